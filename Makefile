@@ -1,0 +1,35 @@
+# `make demo` and `make test` set everything up in .venv and nothing outside it.
+PYTHON ?= python3
+BIN := .venv/bin
+export RECOLLECT_CACHE ?= $(CURDIR)/.venv/cache
+
+.PHONY: demo test lint format bench soak clean
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: .venv/.installed
+	$(BIN)/recollect demo --out demo
+
+test: .venv/.installed
+	$(BIN)/python -m pytest
+
+lint: .venv/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/.installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/.installed
+	$(BIN)/python -m benchmarks
+
+soak: .venv/.installed
+	$(BIN)/python -m pytest soak/soak_*.py -s
+
+clean:
+	rm -rf .venv demo runs

@@ -1,0 +1,1 @@
+"""What `make bench` runs: each measure beside the obvious alternative, in one run, as ratios."""

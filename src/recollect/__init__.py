@@ -1,0 +1,21 @@
+"""Recollect: dynamic few-shot visual learning without forgetting (Gidaris & Komodakis, CVPR 2018)."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recollect.recognizer import Prediction, Recognizer
+
+__all__ = ["Prediction", "Recognizer", "__version__"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    """Import a public name when it is first used, so that `import recollect` costs nothing."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("recollect")
+    if name in __all__:
+        from recollect import recognizer
+
+        return getattr(recognizer, name)
+    raise AttributeError(f"module 'recollect' has no attribute {name!r}")

@@ -1,0 +1,257 @@
+"""The command line: parses, calls, prints. Heavy imports stand in the commands that need them."""
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from recollect.errors import RecollectError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Learn image categories from many pictures, then add new ones from one to five, without forgetting.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+
+
+class Classifier(StrEnum):
+    """Classifiers by name."""
+
+    COSINE = "cosine"
+    DOT = "dot"
+
+
+class GeneratorName(StrEnum):
+    """Generators by name."""
+
+    ATTENTION = "attention"
+    AVERAGE = "average"
+    MEAN = "mean"
+
+
+class Part(StrEnum):
+    """Which reserved categories tasks are drawn from."""
+
+    VAL = "val"
+    TEST = "test"
+
+
+def main() -> None:
+    """Run the command line; a mistake of the caller's is one line and exit code 2."""
+    # Before torch starts its threads: when another program holds a core, threads that wait by
+    # spinning make every step up to ten times slower; after a short spin they sleep.
+    os.environ.setdefault("GOMP_SPINCOUNT", "200000")
+    warnings.filterwarnings("ignore", module="PIL")
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    try:
+        app(standalone_mode=True)
+    except RecollectError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os._exit(0)
+
+
+def _fail(message: str) -> None:
+    sys.stderr.write(f"recollect: {' '.join(message.split())}\n")
+    sys.exit(2)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        import recollect
+
+        typer.echo(recollect.__version__)
+        raise typer.Exit
+
+
+def _set_quiet(quiet: bool) -> None:
+    if quiet:
+        from recollect import progress
+
+        progress.be_quiet()
+
+
+def _print(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], Any]) -> None:
+    """Print a result as JSON, or whatever `show` makes of it."""
+    if as_json:
+        typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 140).print(show(result))
+
+
+@app.callback()
+def recollect(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Learn image categories from many pictures, then add new ones from one to five, without forgetting."""
+    del version
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the model, the pictures and the report.")] = Path(
+        "demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train on built-in characters, add new ones from one picture each, and show what happened."""
+    _set_quiet(quiet)
+    from recollect.demo import demo_text, run_demo
+
+    _print(run_demo(out, seed), json_, demo_text)
+
+
+@app.command()
+def train(
+    data: Annotated[
+        str, typer.Argument(help="glyphs, cifar-fs:PATH, folder:PATH, or a folder of categories.")
+    ],
+    preset: Annotated[str | None, typer.Option(help="A recipe by name; options win over it.")] = None,
+    extractor: Annotated[str | None, typer.Option(help="c32f, c64f, c128f, resnet or resnet10.")] = None,
+    classifier: Annotated[Classifier | None, typer.Option(help="How scores are computed.")] = None,
+    generator: Annotated[
+        GeneratorName | None, typer.Option(help="How novel categories' vectors are made.")
+    ] = None,
+    last_relu: Annotated[
+        bool | None, typer.Option("--last-relu", help="Keep the extractor's last ReLU.")
+    ] = None,
+    shots: Annotated[
+        str | None, typer.Option(help="'mixed', or the one number of shots to train for.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/model"),
+    minutes: Annotated[
+        float | None, typer.Option(help="Fit the number of steps into so many minutes.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Reserve categories of a folder: a number, or a JSON file naming them.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Height and width of the pictures, in pixels.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads on the CPU.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting, such as stage1.passes=10; wins over options."),
+    ] = None,
+    skip_bad: Annotated[
+        bool | None, typer.Option("--skip-bad", help="Leave out pictures that do not decode, and say so.")
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a recogniser on the categories of DATA."""
+    _set_quiet(quiet)
+    from recollect.data.splits import inline_split
+    from recollect.training.config import default_preset, make_config, read_preset
+    from recollect.training.runfolder import RunFolder
+    from recollect.training.train import train as run_training
+
+    options = {
+        "data": data, "extractor": extractor, "classifier": classifier, "generator": generator,
+        "last_relu": last_relu, "shots": _shots(shots), "minutes": minutes, "seed": seed, "split": split,
+        "size": size, "device": device, "threads": threads, "skip_bad": skip_bad, "preset": preset,
+    }  # fmt: skip
+    if resume:
+        start = RunFolder(out).config().model_dump()
+        options["split"] = inline_split(split)  # as a run keeps it
+    else:
+        name = preset or default_preset(data)
+        start = read_preset(name) if name else {}
+    config = make_config(start, options, _settings(settings or []))
+    trained = run_training(config, out, resume=resume)
+    if trained.stopped:
+        typer.echo(
+            f"{trained.stopped}; {trained.path} holds a usable model. Go on with: "
+            f"recollect train {data} --out {trained.path} --resume",
+            err=True,
+        )
+    _print({"run": str(out), "model": str(out / "model.safetensors")}, json_, lambda run: run["model"])
+    if trained.stopped:
+        raise typer.Exit(130)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A model file or a run folder.")],
+    data: Annotated[str, typer.Argument(help="The data the model was trained on.")],
+    categories: Annotated[Part, typer.Option(help="Which reserved categories play novel.")] = Part.TEST,
+    shots: Annotated[str, typer.Option(help="Numbers of shots, with commas.")] = "1,5",
+    ways: Annotated[int, typer.Option(min=1, help="Novel categories in a task.")] = 5,
+    queries: Annotated[int, typer.Option(min=1, help="Queries of each novel category.")] = 15,
+    tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 600,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the tasks.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure a model on few-shot tasks: novel, base and joint accuracy, each with its interval."""
+    _set_quiet(quiet)
+    from recollect import machine
+    from recollect.evaluation.evaluate import evaluation_report
+    from recollect.evaluation.report import evaluation_table
+    from recollect.storage import write_text
+
+    machine.prepare()
+    report = evaluation_report(
+        model,
+        data,
+        part=categories.value,
+        shots=_numbers(shots),
+        ways=ways,
+        queries=queries,
+        tasks=tasks,
+        seed=seed,
+    )
+    if out is not None:
+        write_text(out, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    _print(report, json_, evaluation_table)
+
+
+def _shots(text: str | None) -> str | int | None:
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise RecollectError(f"--set {pair}: key=value is expected, such as stage1.passes=10")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise RecollectError(
+            f"--shots {text}: numbers from 1 up with commas between are expected, such as 1,5"
+        )
+    return numbers
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""From the DATA of a command line to pictures: `glyphs`, `cifar-fs:PATH`, `folder:PATH`, a bare path."""
+
+import os.path
+from collections.abc import Callable
+from pathlib import Path
+
+from recollect.data import cifar, folder, glyphs
+from recollect.data.splits import Split
+from recollect.errors import DataError
+
+_LOADERS: dict[str, Callable[..., Split]] = {"cifar-fs": cifar.load, "folder": folder.load}
+
+
+def load_data(
+    data: str, *, size: int | None = None, split: str | None = None, skip_bad: bool = False
+) -> Split:
+    """Read the data set that `data` names, decoding each picture once."""
+    if data == "glyphs":
+        if size not in {None, glyphs.SIZE} or split is not None:
+            raise DataError(
+                f"glyphs come {glyphs.SIZE}×{glyphs.SIZE} and split: leave --size and --split out"
+            )
+        return glyphs.load()
+    kind, colon, path = data.partition(":")
+    if not colon or (kind not in _LOADERS and os.path.exists(data)):  # noqa: PTH110 -- never raises
+        kind, path = "folder", data
+    if kind not in _LOADERS:
+        known = ", ".join(["glyphs", *(f"{name}:PATH" for name in _LOADERS)])
+        raise DataError(f"'{data}' is no layout that recollect knows; DATA is one of {known}, or a folder")
+    return _LOADERS[kind](Path(path), size=size, split=split, skip_bad=skip_bad)

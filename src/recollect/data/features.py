@@ -1,0 +1,95 @@
+"""`FeatureSet`: an `ImageSet` after the extractor, kept on disk under weights, data and preprocessing."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.data.augment import Augmentation
+from recollect.data.imageset import ImageSet, batches, digest
+from recollect.data.tasks import TaskSampler
+from recollect.model.model import Model
+from recollect.modelfile import fingerprint
+from recollect.progress import track
+from recollect.storage import cache_folder, replacing_file
+
+FEATURE_VERSION = 1
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Features (n, d) with the labels and category names of the pictures they come from."""
+
+    features: Tensor
+    labels: Tensor
+    categories: tuple[str, ...]
+
+
+def extract(model: Model, images: ImageSet) -> FeatureSet:
+    """Run the extractor once over every picture, in evaluation mode and without augmentation."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    device = model.mean.device
+    with torch.inference_mode():
+        parts = [
+            model.embed(torch.from_numpy(images.take(rows)).to(device)).float().cpu()
+            for rows in batches(len(images), _BATCH)
+        ]
+    for module, mode in modes.items():
+        module.training = mode
+    return _labelled(torch.cat(parts).clone(), images)
+
+
+def cached_features(model: Model, images: ImageSet) -> FeatureSet:
+    """Return the features of `images`, from disk where the same extractor has seen the same pictures."""
+    key = digest(FEATURE_VERSION, fingerprint(model), images.content_key())
+    path = cache_folder() / "features" / f"{key}.npy"
+    try:
+        with path.open("rb") as file:
+            features = np.lib.format.read_array(file, allow_pickle=False)
+        if features.shape == (len(images), model.width) and features.dtype == np.float32:
+            return _labelled(torch.from_numpy(features), images)
+    except Exception:  # noqa: BLE001, S110  # not there, or damaged in any way: it can be made again
+        pass
+    extracted = extract(model, images)
+    with replacing_file(path) as part, part.open("wb") as file:
+        np.save(file, extracted.features.numpy())
+    return extracted
+
+
+def augmented_views(
+    model: Model, images: ImageSet, augmentation: Augmentation, views: int, seed: int
+) -> Tensor:
+    """Return features of `views` augmented versions of every picture, float16 (views, n, d).
+
+    The extractor is frozen: batch norm in evaluation mode, while dropout (where the extractor has any)
+    draws its own mask for every view.
+    """
+    model.extractor.freeze()
+    result = torch.empty(views, len(images), model.width, dtype=torch.float16)
+    work = [(view, rows) for view in range(views) for rows in batches(len(images), _BATCH)]
+    with torch.no_grad():
+        for view, rows in track(work, "augmented views", len(work)):
+            # torch seeds its CPU generator with 32 bits: those of a sum would repeat.
+            words = np.random.SeedSequence([seed, view, int(rows[0])]).generate_state(1)
+            generator = torch.Generator().manual_seed(int(words[0]))
+            torch.manual_seed(generator.initial_seed())
+            pixels = augmentation(torch.from_numpy(images.take(rows)), generator)
+            result[view, rows[0] : rows[-1] + 1] = model.embed(pixels.to(model.mean.device)).half().cpu()
+    return result
+
+
+def task_sampler(base: ImageSet | FeatureSet, novel: ImageSet | FeatureSet | None) -> TaskSampler:
+    """Return a sampler of tasks over these pictures; without novel ones, base categories play novel."""
+    return TaskSampler(
+        np.asarray(base.labels),
+        None if novel is None else np.asarray(novel.labels),
+        base_names=base.categories,
+        novel_names=() if novel is None else novel.categories,
+    )
+
+
+def _labelled(features: Tensor, images: ImageSet) -> FeatureSet:
+    return FeatureSet(features, torch.from_numpy(images.labels), images.categories)

@@ -1,0 +1,39 @@
+"""A person's own pictures: a folder, or a zip of one, with one sub-folder per category."""
+
+from pathlib import Path, PurePosixPath
+
+from recollect.data.files import open_files
+from recollect.data.imageset import Library, decode, digest
+from recollect.data.splits import Split, held_tenth, parse_split, require_pictures, split_pictures
+from recollect.errors import DataError
+
+SIZE = 84
+
+
+def load(path: Path, *, size: int | None = None, split: str | None = None, skip_bad: bool = False) -> Split:
+    """Read the folder; every category is a base category unless `split` reserves some."""
+    library = read_library(path, size or SIZE, skip_bad=skip_bad)
+    reserved = parse_split(split, library.categories)
+    require_pictures(library, reserved)
+    if len(library.categories) - len(reserved.val) - len(reserved.test) < 2:
+        raise DataError(f"{path} leaves fewer than 2 base categories: training needs at least 2")
+    return split_pictures(library, f"folder:{path}", reserved, held_tenth, flips=True)
+
+
+def read_library(path: Path, size: int, *, skip_bad: bool) -> Library:
+    """Decode every picture of a folder per category."""
+    files = open_files(path)
+    parts = [PurePosixPath(name).parts for name in files.names]
+    # A zip of a folder often starts with that folder's own name.
+    depth = 1 if all(len(part) >= 3 for part in parts) and len({part[0] for part in parts}) == 1 else 0
+    for name, part in zip(files.names, parts, strict=True):
+        if len(part) != depth + 2:
+            raise DataError(
+                f"{files.path}/{name}: a sub-folder per category with the pictures right in it is expected; "
+                "move it, or name the layout (such as cifar-fs:PATH)"
+            )
+        if part[depth].encode(errors="replace").decode() != part[depth]:
+            raise DataError(f"the name of the folder {part[depth]!r} in {files.path} is no text: rename it")
+    items = [files.item(part[depth], name) for name, part in zip(files.names, parts, strict=True)]
+    key = digest("folder", files.key, size)
+    return decode(items, key=key, size=size, skip_bad=skip_bad)

@@ -1,0 +1,186 @@
+"""Which categories and which pictures serve for what (SPEC §4)."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from recollect.data.imageset import ImageSet, Library
+from recollect.errors import DataError
+from recollect.model.spec import Frozen
+
+MIN_PICTURES = 8
+
+
+class Held(NamedTuple):
+    """How many pictures of a base category are held out."""
+
+    val: int
+    test: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """A data set as training and evaluation see it.
+
+    Base categories come with three disjoint sets of pictures; validation and test categories with all
+    of theirs, or `None` where no categories are reserved (then base ones play novel on held-out pictures).
+    """
+
+    name: str
+    base_train: ImageSet
+    base_val: ImageSet
+    base_test: ImageSet
+    val: ImageSet | None
+    test: ImageSet | None
+    flips: bool  # whether a mirrored picture still is of its category
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Return the names of the base categories."""
+        return self.base_train.categories
+
+    def evaluated(self, part: str) -> tuple[ImageSet | None, ImageSet]:
+        """Return (novel pictures or `None`, base pictures) for tasks on `val` or `test` categories."""
+        return (self.val, self.base_val) if part == "val" else (self.test, self.base_test)
+
+
+class Reserved(NamedTuple):
+    """Names of the categories that are kept from training."""
+
+    val: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+
+
+class _SplitFile(Frozen):
+    """What a file for --split holds."""
+
+    val: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+
+
+def split_pictures(
+    library: Library,
+    name: str,
+    reserved: Reserved,
+    held: Callable[[int], Held],
+    *,
+    flips: bool,
+    test_rows: Sequence[int] = (),
+) -> Split:
+    """Split a library: reserved categories go out whole, the others' pictures into three disjoint sets.
+
+    `held(n)` says how many of a category's n pictures are held out; `test_rows` are pictures that a data
+    set itself sets aside for testing, in place of `held(n).test`. Which pictures are held out depends on
+    their names alone, so it is the same on every machine.
+    """
+    base = [category for category in library.categories if category not in {*reserved.val, *reserved.test}]
+    official = set(test_rows)
+    rows_of: dict[str, list[int]] = {category: [] for category in library.categories}
+    for row, label in enumerate(library.labels):
+        rows_of[library.categories[label]].append(row)
+    train: list[int] = []
+    val: list[int] = []
+    test: list[int] = []
+    for category in base:
+        own = [row for row in rows_of[category] if row not in official]
+        own.sort(key=lambda row: _draw("/".join(library.names[row].split("/")[-2:])))
+        count = held(len(own))
+        apart = [row for row in rows_of[category] if row in official] or own[
+            count.val : count.val + count.test
+        ]
+        val += own[: count.val]
+        test += apart
+        learned = own[count.val :] if official else own[count.val + count.test :]
+        if not (learned and apart and count.val):
+            raise DataError(
+                f"category '{category}' has {len(rows_of[category])} pictures, too few for training, "
+                f"validation and test ones ({len(own)} to learn from, of which {count.val} are for "
+                f"validation; {len(apart)} for testing): add pictures"
+            )
+        train += learned
+    return Split(
+        name,
+        base_train=library.select(train, base),
+        base_val=library.select(val, base),
+        base_test=library.select(test, base),
+        val=_whole(library, rows_of, reserved.val),
+        test=_whole(library, rows_of, reserved.test),
+        flips=flips,
+    )
+
+
+def parse_split(split: str | None, categories: Sequence[str]) -> Reserved:
+    """Read --split: a number reserves 16 % and 20 % of the categories at random, a JSON file names them.
+
+    >>> [len(part) for part in parse_split("1", [f"c{i}" for i in range(100)])]
+    [16, 20]
+    """
+    if split is None:
+        return Reserved()
+    if split.isdecimal():
+        order = sorted(categories, key=lambda name: _draw(f"{split}/{name}"))
+        val, test = max(1, round(0.16 * len(order))), max(1, round(0.2 * len(order)))
+        return Reserved(tuple(sorted(order[:val])), tuple(sorted(order[val : val + test])))
+    words = _read_split(split)
+    reserved = Reserved(words.val, words.test)
+    for name in (*reserved.val, *reserved.test):
+        if name not in categories:
+            raise DataError(f"--split {split} names '{name}', which is not a category of the data")
+    names = (*reserved.val, *reserved.test)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise DataError(f"--split {split} names '{min(twice)}' twice: a category is in val or in test, once")
+    return reserved
+
+
+def inline_split(split: str | None) -> str | None:
+    """Return --split with a file's content in place of its name, so that it can travel with a model."""
+    if split is None or split.isdecimal() or split.lstrip().startswith("{"):
+        return split
+    return _read_split(split).model_dump_json()
+
+
+def _read_split(split: str) -> _SplitFile:
+    """Return what --split says in JSON, itself or in the file that it names."""
+    try:
+        text = split if split.lstrip().startswith("{") else Path(split).read_text(encoding="utf-8")
+        return _SplitFile.model_validate_json(text)
+    except (OSError, ValueError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise DataError(
+            f'--split {split}: a number, or a JSON file such as {{"val": ["okapi"], "test": ["tapir"]}}, '
+            f"is expected ({reason})"
+        ) from error
+
+
+def held_tenth(pictures: int) -> Held:
+    """Hold out a tenth for validation and a tenth for testing, at least two each: for a person's folder."""
+    count = max(2, pictures // 10)
+    return Held(count, count)
+
+
+def require_pictures(library: Library, reserved: Reserved) -> None:
+    """Refuse base categories that are too small to be split in three."""
+    sizes = np.bincount(library.labels, minlength=len(library.categories))
+    for name, size in zip(library.categories, sizes, strict=True):
+        if size < MIN_PICTURES and name not in {*reserved.val, *reserved.test}:
+            raise DataError(
+                f"category '{name}' has {size} pictures and training needs at least {MIN_PICTURES} "
+                "of each: add some, or leave it out and teach it afterwards"
+            )
+
+
+def _whole(library: Library, rows_of: dict[str, list[int]], categories: Sequence[str]) -> ImageSet | None:
+    if not categories:
+        return None
+    return library.select([row for category in categories for row in rows_of[category]], categories)
+
+
+def _draw(name: str) -> bytes:
+    """Return a number drawn by the name alone: sorting by it shuffles the same way everywhere."""
+    return hashlib.sha256(name.encode(errors="surrogateescape")).digest()

@@ -1,0 +1,29 @@
+"""Our error types: each says what was wrong, where, and what to do about it.
+
+The command line turns any :class:`RecollectError` into one line and exit code 2; every other
+exception is a bug and is shown as it is.
+"""
+
+
+class RecollectError(Exception):
+    """Something the caller can mend: the message says what, where and how."""
+
+
+class PictureError(RecollectError):
+    """A picture that cannot be read or used."""
+
+
+class DataError(RecollectError):
+    """A data set that is missing, damaged, or too small for what is asked of it."""
+
+
+class ModelError(RecollectError):
+    """A model file that cannot be used, or an impossible model."""
+
+
+class ConfigError(RecollectError):
+    """A configuration that is wrong or contradicts an earlier one."""
+
+
+class StorageError(RecollectError):
+    """A file that could not be written; whatever stood there before is intact."""

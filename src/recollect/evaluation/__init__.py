@@ -1,0 +1,1 @@
+"""Figures over few-shot tasks for any scoring function, their tables and pictures."""

@@ -1,0 +1,154 @@
+"""Evaluation of a model over few-shot tasks, from features computed once."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recollect.data.catalogue import load_data
+from recollect.data.features import FeatureSet, cached_features, task_sampler
+from recollect.data.splits import Split
+from recollect.data.tasks import Tasks, TaskShape
+from recollect.errors import DataError
+from recollect.evaluation.metrics import METRICS, Scores, summary, task_figures
+from recollect.model.classifier import Classifier
+from recollect.model.generator import compose
+from recollect.model.model import Model
+from recollect.modelfile import load_model, read_header
+
+log = logging.getLogger(__name__)
+ScoringFunction = Callable[[Tasks], Scores]
+_CHUNK_VALUES = 1 << 24  # query features gathered at a time: 64 MB
+
+
+def figures(score: ScoringFunction, tasks: Tasks, *, chunk: int = 100) -> dict[str, Tensor]:
+    """Return every figure for each task, for any function that scores tasks."""
+    parts = []
+    for start in range(0, len(tasks), chunk):
+        some = tasks[start : start + chunk]
+        parts.append(task_figures(score(some), some.novel_targets, some.base_targets))
+    return {name: torch.cat([part[name] for part in parts]) for name in METRICS}
+
+
+def model_scores(model: Model, novel: FeatureSet | None, base: FeatureSet) -> ScoringFunction:
+    """Return the scoring function of a model over features of novel and of base pictures.
+
+    Without novel ones, base categories play novel and are hidden from classifier, memory and keys.
+    """
+    return _fake_novel_scores(model, base) if novel is None else _novel_scores(model, novel, base)
+
+
+def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringFunction:
+    """Score with what does not depend on the task computed once: base scores, and every example's term."""
+    classifier: Classifier = model.classifier
+    device = model.mean.device
+    with torch.inference_mode():
+        novel_features, base_features = novel.features.to(device), base.features.to(device)
+        novel_base, base_base = classifier(novel_features), classifier(base_features)
+        terms = model.terms(novel_features)
+        novel_view, base_view = classifier.view(novel_features), classifier.view(base_features)
+
+    @torch.inference_mode()
+    def score(tasks: Tasks) -> Scores:
+        vectors = classifier.scale * classifier.view(compose(terms[tasks.support]))  # (tasks, ways, d)
+        return Scores(
+            novel_base=novel_base[tasks.novel_queries].cpu(),
+            novel_novel=(novel_view[tasks.novel_queries] @ vectors.mT).cpu(),
+            base_base=base_base[tasks.base_queries].cpu(),
+            base_novel=(base_view[tasks.base_queries] @ vectors.mT).cpu(),
+        )
+
+    return score
+
+
+def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
+    device = model.mean.device
+    features = base.features.to(device)
+
+    @torch.inference_mode()
+    def score(tasks: Tasks) -> Scores:
+        queries = torch.cat([tasks.novel_queries, tasks.base_queries], dim=1)
+        base_scores, novel_scores = model.joint_scores(
+            features[tasks.support],
+            features[queries],
+            hidden=tasks.hidden(len(base.categories)).to(device),
+        )
+        base_scores, novel_scores = base_scores.cpu(), novel_scores.cpu()
+        novel_count = tasks.novel_queries.shape[1]
+        return Scores(
+            novel_base=base_scores[:, :novel_count],
+            novel_novel=novel_scores[:, :novel_count],
+            base_base=base_scores[:, novel_count:],
+            base_novel=novel_scores[:, novel_count:],
+        )
+
+    return score
+
+
+def model_figures(
+    model: Model, novel: FeatureSet | None, base: FeatureSet, shape: TaskShape, tasks: int, seed: int
+) -> dict[str, Tensor]:
+    """Draw tasks and return every figure for each of them, (tasks,)."""
+    drawn = task_sampler(base, novel).draw(shape, tasks, seed)
+    per_task = model.width * (shape.ways * shape.queries + shape.base_count)
+    chunk = max(1, _CHUNK_VALUES // per_task)
+    return figures(model_scores(model, novel, base), drawn, chunk=chunk)
+
+
+def evaluate(
+    model: Model,
+    split: Split,
+    *,
+    part: str = "test",
+    shots: Sequence[int] = (1, 5),
+    ways: int = 5,
+    queries: int = 15,
+    tasks: int = 600,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Return the report's `results`: one entry for each number of shots, every figure with its interval."""
+    novel_images, base_images = split.evaluated(part)
+    sampler = task_sampler(base_images, novel_images)
+    for count in shots:  # before the extractor runs for minutes
+        sampler.check(TaskShape(ways, count, queries))
+    novel = None if novel_images is None else cached_features(model, novel_images)
+    base = cached_features(model, base_images)
+    results: list[dict[str, Any]] = []
+    for count in shots:
+        found = model_figures(model, novel, base, TaskShape(ways, count, queries), tasks, seed)
+        results.append({"shots": count, **{name: summary(values) for name, values in found.items()}})
+    return results
+
+
+def evaluation_report(model: str | Path, data: str, *, part: str = "test", **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Evaluate a model file on the data it was trained on: the report of `recollect evaluate`."""
+    began = time.perf_counter()
+    header = read_header(model)
+    config = header.provenance.get("config", {})
+    spec = header.spec
+    split = load_data(data, size=spec.preprocessing.size, split=config.get("split"), skip_bad=True)
+    if split.categories != spec.categories:
+        raise DataError(
+            f"{model} has other base categories than {data} ({len(spec.categories)} and "
+            f"{len(split.categories)}): evaluate it on the data it was trained on"
+        )
+    results = evaluate(load_model(model), split, part=part, **options)
+    if config.get("data_key") not in {None, split.base_train.key}:
+        log.warning(
+            "the pictures of %s have changed since training: held-out ones may have been learned from", data
+        )
+    if split.evaluated(part)[0] is None:
+        log.warning("no %s categories are reserved: base categories play novel on held-out pictures", part)
+    asked = {name: options[name] for name in ("ways", "queries", "tasks", "seed")}
+    return {
+        "model": str(model),
+        "data": data,
+        "categories": part,
+        **asked,
+        "seconds": round(time.perf_counter() - began, 1),
+        "results": results,
+    }

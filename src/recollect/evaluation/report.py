@@ -1,0 +1,29 @@
+"""The table of an evaluation, for the screen."""
+
+from typing import Any
+
+from rich.table import Table
+
+_COLUMNS = {
+    "novel": "Novel",
+    "base": "Base",
+    "both": "Both",
+    "novel_in_joint": "novel in joint",
+    "base_in_joint": "base in joint",
+    "harmonic": "harmonic",
+    "delta": "Δ",
+    "ausuc": "AUSUC",
+}
+
+
+def evaluation_table(report: dict[str, Any]) -> Table:
+    """Return a table of every figure, in percent, with its 95 % interval."""
+    title = f"{report['tasks']} tasks of {report['ways']} ways on {report['categories']} categories, %"
+    table = Table(title=title, title_justify="left")
+    table.add_column("shots", justify="right")
+    for heading in _COLUMNS.values():
+        table.add_column(heading, justify="right")
+    for result in report["results"]:
+        cells = [f"{result[name]['mean']:.2f} ± {result[name]['ci95']:.2f}" for name in _COLUMNS]
+        table.add_row(str(result["shots"]), *cells)
+    return table

@@ -1,0 +1,282 @@
+"""Whatever a person hands over as a picture becomes checked RGB pixels here.
+
+A picture is a path, the bytes of a file, a PIL image or a numpy array. What cannot be read raises
+:class:`~recollect.errors.PictureError`, which names the picture and says what to do about it.
+"""
+
+import io
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from recollect.errors import PictureError
+
+Picture = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[np.uint8]
+
+PICTURE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+)
+
+# Raster formats only: Pillow hands EPS to Ghostscript, and rare formats have rarely tested decoders.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+# Just below the size from which Pillow itself warns of a decompression bomb.
+MOST_PIXELS = 89_000_000
+# Pillow crops in 32-bit floats, which no longer tell neighbouring pixels apart on much longer sides.
+MOST_SIDE = 1_000_000
+
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def open_picture(picture: Picture, name: str | None = None) -> Image.Image:
+    """Return the picture as an upright RGB image, fully decoded; transparent parts become white.
+
+    ``name`` is what errors call the picture; by default its path. Of an animation the first frame
+    counts, of a PIL image the frame it stands at. The image handed over is not changed.
+    """
+    return _open(picture, name, short_side=None)
+
+
+def fit(image: Image.Image, size: int, short_side: int | None = None) -> npt.NDArray[np.uint8]:
+    """Resize the short side to ``short_side`` (by default ``size``) and cut out the centre: (size, size, 3).
+
+    An image of (size, size) keeps its pixels as they are, and one whose short side already is
+    ``short_side`` is only cropped.
+    """
+    short_side = _checked_short_side(size, short_side)
+    if image.mode != "RGB":
+        image = open_picture(image)
+    _check_size(image.size, "the picture")
+    if image.size != (size, size):
+        image = _centre(image, size, short_side)
+    return np.array(image, dtype=np.uint8)
+
+
+def read_pixels(
+    picture: Picture, size: int, short_side: int | None = None, name: str | None = None
+) -> npt.NDArray[np.uint8]:
+    """Open a picture and fit it: (size, size, 3).
+
+    >>> read_pixels(np.zeros((40, 60, 3), np.uint8), size=32).shape
+    (32, 32, 3)
+    """
+    image = _open(picture, name, _checked_short_side(size, short_side))
+    return fit(image, size, short_side)
+
+
+def read_batch(
+    pictures: Picture | Sequence[Picture], size: int, short_side: int | None = None
+) -> npt.NDArray[np.uint8]:
+    """Read one picture or many: (n, size, size, 3). An array of (n, height, width, 3) counts as many.
+
+    >>> read_batch(np.zeros((5, 40, 60, 3), np.uint8), size=32).shape
+    (5, 32, 32, 3)
+    """
+    many = _as_list(pictures)
+    if not many:
+        raise PictureError("no pictures were given. Hand over at least one")
+    batch = np.empty((len(many), size, size, 3), np.uint8)
+    for number, picture in enumerate(many):
+        name = _own_name(picture) or (f"picture {number + 1} of {len(many)}" if len(many) > 1 else None)
+        batch[number] = read_pixels(picture, size, short_side, name)
+    return batch
+
+
+def _as_list(pictures: Picture | Sequence[Picture]) -> Sequence[Picture]:
+    if isinstance(pictures, np.ndarray):
+        return list(pictures) if pictures.ndim == 4 else [pictures]
+    if isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes | bytearray):
+        return pictures
+    return [pictures]
+
+
+def _own_name(picture: Picture) -> str | None:
+    if isinstance(picture, str | os.PathLike):
+        return os.fspath(picture)
+    if isinstance(picture, Image.Image):
+        filename = getattr(picture, "filename", None)  # only of images that were opened from a file
+        return os.fsdecode(filename) if filename else None
+    return None
+
+
+def _open(picture: Picture, name: str | None, short_side: int | None) -> Image.Image:
+    """Decode to upright RGB; a JPEG much larger than ``short_side`` needs may come back smaller."""
+    name = name or _own_name(picture) or "the picture"
+    if isinstance(picture, np.ndarray):
+        return _from_array(picture, name)
+    if isinstance(picture, Image.Image):
+        _check_size(picture.size, name)
+        with _damage_told(name):
+            return _upright_rgb(picture, name)
+    if isinstance(picture, bytes):
+        return _decode(io.BytesIO(picture), len(picture), name, short_side)
+    if isinstance(picture, str | os.PathLike):
+        return _read_file(picture, name, short_side)
+    raise PictureError(
+        f"{name}: expected a path, the bytes of a file, a PIL image or a numpy array, "
+        f"got {type(picture).__name__}"
+    )
+
+
+def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) -> Image.Image:
+    try:
+        status = Path(path).stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise PictureError(f"{name}: this is a folder. Name the pictures in it")
+        if not stat.S_ISREG(status.st_mode):  # a pipe or a device might block or never end
+            raise PictureError(f"{name}: this is no regular file. Copy the picture into one")
+        with Path(path).open("rb") as stream:
+            return _decode(stream, status.st_size, name, short_side)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise PictureError(f"{name}: there is no such file. Check the path") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise PictureError(
+            f"{name}: the file cannot be opened ({reason}). Check the path and the permissions"
+        ) from error
+
+
+def _decode(stream: BinaryIO, length: int, name: str, short_side: int | None) -> Image.Image:
+    if length == 0:
+        raise PictureError(f"{name}: the file is empty. Save or download it again")
+    with _damage_told(name), Image.open(stream, formats=FORMATS) as image:
+        _check_size(image.size, name)
+        if short_side is not None:
+            # A JPEG decodes at 1/2, 1/4 or 1/8 of its size several times faster. Twice what is
+            # needed leaves the last step to the better filter; other formats ignore this.
+            image.draft(None, (2 * short_side, 2 * short_side))
+        return _upright_rgb(image, name)
+
+
+@contextmanager
+def _damage_told(name: str) -> Iterator[None]:
+    """Turn whatever Pillow raises on a picture into a PictureError."""
+    try:
+        yield
+    except PictureError:
+        raise
+    except UnidentifiedImageError as error:
+        raise PictureError(
+            f"{name}: this is not a picture, or not in a format that is read here "
+            f"({', '.join(FORMATS)}). Convert it to JPEG or PNG"
+        ) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise PictureError(f"{name}: {_too_large()}") from error
+    # On damaged files decoders raise nearly anything: OSError, SyntaxError, struct.error, zlib.error,
+    # EOFError, MemoryError, AttributeError and more.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PictureError(
+            f"{name}: the picture is cut short or damaged ({reason}). Save or download it again"
+        ) from error
+
+
+def _check_size(size: tuple[int, int], name: str) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise PictureError(f"{name}: {width} × {height} pixels. Hand over a picture that has pixels")
+    if width * height > MOST_PIXELS or max(size) > MOST_SIDE:
+        raise PictureError(f"{name}: {width} × {height} pixels; {_too_large()}")
+
+
+def _too_large() -> str:
+    return (
+        f"the picture is too large (at most {MOST_PIXELS // 1_000_000} megapixels "
+        f"and {MOST_SIDE} pixels a side). Scale it down first"
+    )
+
+
+def _from_array(array: npt.NDArray[np.uint8], name: str) -> Image.Image:
+    """Return the image of an array: (height, width), or (height, width, 1, 3 or 4)."""
+    if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in {1, 3, 4})):
+        raise PictureError(
+            f"{name}: expected an array of uint8, 0 to 255, of shape (height, width, 3), (height, width, 4), "
+            f"(height, width, 1) or (height, width); got {array.dtype} of shape {array.shape}"
+        )
+    _check_size((array.shape[1], array.shape[0]), name)
+    grey = array.ndim == 3 and array.shape[2] == 1
+    return _rgb(Image.fromarray(np.ascontiguousarray(array[:, :, 0] if grey else array)), name)
+
+
+def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
+    image.load()
+    try:
+        turn = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # noqa: BLE001 -- damaged EXIF data is common and leaves the pixels readable
+        turn = None
+    upright = _rgb(image, name) if turn is None else _rgb(image, name).transpose(turn)
+    upright.info = {}  # else an orientation that was applied here would be applied again by the next reader
+    return upright
+
+
+def _rgb(image: Image.Image, name: str) -> Image.Image:
+    """Return a new RGB image, with white behind transparent parts."""
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_grey(image, name)).convert("RGB")
+    if image.mode in {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa"} and image.has_transparency_data:
+        # Pillow has no direct way from La, premultiplied grey, to RGBA.
+        seen = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
+    return image.convert("RGB")
+
+
+def _grey(image: Image.Image, name: str) -> npt.NDArray[np.uint8]:
+    """Return 8-bit grey (height, width) of an image of integers or floats."""
+    values = np.asarray(image)
+    low, high = values.min(), values.max()
+    if not (low >= 0 and high <= 65535):  # also false for NaN
+        raise PictureError(
+            f"{name}: grey values from {low} to {high}; expected 0 to 255 or 0 to 65535. Scale them first"
+        )
+    # Modes I and F do not say their range, except that Pillow scales what a PGM file holds to 16 bit.
+    if image.mode.startswith("I;16") or high > 255 or (image.mode == "I" and image.format == "PPM"):
+        scaled = np.divide(values, 257, dtype=np.float32)  # 65535 / 255
+    elif image.mode == "F" and high <= 1:
+        scaled = np.multiply(values, 255, dtype=np.float32)
+    else:
+        scaled = values
+    grey: npt.NDArray[np.uint8] = np.rint(scaled).astype(np.uint8)
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
+        grey[values == transparent] = 255
+    return grey
+
+
+def _checked_short_side(size: int, short_side: int | None) -> int:
+    short_side = size if short_side is None else short_side
+    if not 1 <= size <= short_side:
+        raise ValueError(f"expected 1 <= size <= short_side, got size {size} and short_side {short_side}")
+    return short_side
+
+
+def _centre(image: Image.Image, size: int, short_side: int) -> Image.Image:
+    """Resize and crop in one step, so that a long thin picture takes no more memory than a square one."""
+    short = min(image.size)
+    # The sizes and the rounding of torchvision's Resize and CenterCrop, on which pretrained models rely.
+    full = [side * short_side // short for side in image.size]
+    left, top = (round((side - size) / 2) for side in full)
+    if short == short_side:
+        return image.crop((left, top, left + size, top + size))
+    width, height = image.size
+    box = (
+        left * width / full[0],
+        top * height / full[1],
+        (left + size) * width / full[0],
+        (top + size) * height / full[1],
+    )
+    return image.resize((size, size), Image.Resampling.BICUBIC, box, reducing_gap=3.0)

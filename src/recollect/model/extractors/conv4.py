@@ -1,0 +1,47 @@
+"""The four-block ConvNets of the paper: C32F, C64F, C128F."""
+
+from functools import partial
+
+from torch import Tensor, nn
+
+from recollect.model.extractors.base import Extractor, register
+
+
+class Conv4(Extractor):
+    """4 × [3×3 conv without bias, BN, ReLU, 2×2 max-pool], flattened; no ReLU in block 4 by default.
+
+    Max-pooling and ReLU commute, so pooling goes first and ReLU sees a quarter of the values.
+    """
+
+    def __init__(self, channels: tuple[int, int, int, int], *, last_relu: bool) -> None:
+        super().__init__()
+        self.channels = channels
+        blocks = []
+        for index, (inputs, outputs) in enumerate(zip((3, *channels[:-1]), channels, strict=True)):
+            layers: list[nn.Module] = [
+                nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.MaxPool2d(2),
+            ]
+            if index < len(channels) - 1 or last_relu:
+                layers.append(nn.ReLU(inplace=True))
+            blocks.append(nn.Sequential(*layers))
+        self.blocks = nn.Sequential(*blocks)
+
+    def feature_size(self, size: int) -> int:
+        """Return channels × (size / 16)²."""
+        return int(self.channels[-1] * (size // 16) ** 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the flattened map of the last block, (n, d)."""
+        features: Tensor = self.blocks(x)
+        return features.flatten(1)
+
+
+def _conv4(last_relu: bool, *, channels: tuple[int, int, int, int]) -> Conv4:
+    return Conv4(channels, last_relu=last_relu)
+
+
+register("c32f", partial(_conv4, channels=(32, 32, 32, 32)))
+register("c64f", partial(_conv4, channels=(64, 64, 64, 64)))
+register("c128f", partial(_conv4, channels=(64, 64, 128, 128)))

@@ -1,0 +1,72 @@
+"""A whole model: extractor, classifier and generator, with the words of its `ModelSpec`."""
+
+import torch
+from torch import Tensor, nn
+
+from recollect.model.classifier import Classifier
+from recollect.model.extractors import build_extractor
+from recollect.model.generator import FIRST_SHARPNESS, Memory, build_generator, compose
+from recollect.model.spec import GeneratorKind, ModelSpec
+
+
+class Model(nn.Module):
+    """F, C and G together; `spec` says which, and how pictures are prepared for them."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        size = spec.preprocessing.size
+        self.extractor, self.width = build_extractor(spec.extractor, last_relu=spec.last_relu, size=size)
+        self.classifier = Classifier(len(spec.categories), self.width, spec.classifier)
+        self.generator = build_generator(spec.generator, len(spec.categories), self.width)
+        self.register_buffer("mean", torch.tensor(spec.preprocessing.mean), persistent=False)
+        self.register_buffer("std", torch.tensor(spec.preprocessing.std), persistent=False)
+
+    def replace_generator(self, kind: GeneratorKind, sharpness: float = FIRST_SHARPNESS) -> None:
+        """Put a new, untrained generator of the given kind in the place of the present one."""
+        self.spec = self.spec.model_copy(update={"generator": kind})
+        generator = build_generator(kind, len(self.spec.categories), self.width, sharpness)
+        self.generator = generator.to(self.mean.device)
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """z = F(x | θ): uint8 pixels (n, size, size, 3) → features (n, d)."""
+        # (n, h, w, 3) seen as (n, 3, h, w) already is channels-last: no copy.
+        x = ((pixels.to(self.mean.dtype) - self.mean) / self.std).permute(0, 3, 1, 2)
+        features: Tensor = self.extractor(x)
+        return features
+
+    def terms(self, support: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Return each example's term of w' (…, d).
+
+        `hidden` (tasks, k) marks base categories that play novel.
+        """
+        view = self.classifier.view
+        return self.generator.terms(view(support), Memory(view(self.classifier.weight), hidden))
+
+    def novel_vectors(
+        self, support: Tensor, *, present: Tensor | None = None, hidden: Tensor | None = None
+    ) -> Tensor:
+        """w' = G(Z', W_base | φ): features (tasks, ways, shots, d) → vectors (tasks, ways, d)."""
+        return compose(self.terms(support, hidden), present)
+
+    def joint_scores(
+        self,
+        support: Tensor,
+        queries: Tensor,
+        *,
+        present: Tensor | None = None,
+        hidden: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Score queries (tasks, q, d) over W* = W_base ∪ W_novel: base (tasks, q, k), novel (tasks, q, ways).
+
+        Base categories that play novel in a task (`hidden`) score −∞ there: they leave the softmax, the
+        attention memory and the keys.
+        """
+        novel = self.classifier.scores(queries, self.novel_vectors(support, present=present, hidden=hidden))
+        base = self.classifier(queries)
+        if hidden is not None:
+            base = base.masked_fill(hidden.unsqueeze(1), -torch.inf)
+        return base, novel

@@ -1,0 +1,53 @@
+"""What a model is, in words: everything but its weights. Reads without torch."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+ClassifierKind = Literal["cosine", "dot"]
+GeneratorKind = Literal["mean", "average", "attention"]
+Channels = tuple[float, float, float]
+
+
+class Frozen(BaseModel):
+    """A value that is checked when made and never changes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Preprocessing(Frozen):
+    """How a picture becomes the extractor's input; travels with the weights, so nobody has to know it.
+
+    The short side is resized to `short_side` (default: `size`), the centre of `size` × `size` is kept,
+    and every channel becomes (x − mean) / std with x, mean and std of 255.
+    """
+
+    size: Annotated[int, Field(ge=1, le=4096)]
+    short_side: Annotated[int, Field(ge=1, le=4096)] | None = None
+    mean: Channels = (127.5, 127.5, 127.5)
+    std: Channels = (64.0, 64.0, 64.0)
+
+    @model_validator(mode="after")
+    def _sensible(self) -> "Preprocessing":
+        if min(self.std) <= 0:
+            raise ValueError("every standard deviation must be positive")
+        if self.short_side is not None and self.short_side < self.size:
+            raise ValueError(f"short_side {self.short_side} is smaller than size {self.size}")
+        return self
+
+
+class ModelSpec(Frozen):
+    """Extractor, classifier, generator, preprocessing and the names of the base categories."""
+
+    extractor: str
+    last_relu: bool = False
+    classifier: ClassifierKind = "cosine"
+    generator: GeneratorKind = "attention"
+    preprocessing: Preprocessing
+    categories: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "ModelSpec":
+        if len(set(self.categories)) != len(self.categories):
+            raise ValueError("two base categories have the same name")
+        return self

@@ -1,0 +1,141 @@
+"""model.safetensors: a model's weights, with a header that says what they are. Nothing in it can execute.
+
+The header reads without torch; `load_model` and `save_model` bring it in.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from recollect.errors import ModelError
+from recollect.model.spec import Frozen, ModelSpec
+from recollect.storage import replacing_file
+
+if TYPE_CHECKING:
+    from recollect.model.model import Model
+
+FORMAT = 1
+FILE_NAME = "model.safetensors"
+_KEY = "recollect"
+
+
+class Header(Frozen):
+    """The words of a model file: what the model is and where it comes from."""
+
+    format: int = FORMAT
+    spec: ModelSpec
+    provenance: dict[str, Any] = Field(default_factory=dict)
+
+
+def find_model(path: str | Path) -> Path:
+    """Return the model file that `path` means: the file itself, or the one in a run folder."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            if not (path / FILE_NAME).is_file():
+                raise ModelError(
+                    f"{path} holds no {FILE_NAME}: name a finished run, or end this one with "
+                    f"`recollect train --resume --out {path}`"
+                )
+            path = path / FILE_NAME
+        if not path.is_file():
+            raise ModelError(f"there is no model at {path}: name a model file or a run folder")
+    except OSError as error:
+        raise ModelError(f"cannot look at {path}: {error.strerror or error}") from error
+    return path
+
+
+def read_header(path: str | Path) -> Header:
+    """Read a model file's header; no torch, no weights."""
+    path = find_model(path)
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
+    return _parse_header(path, metadata)
+
+
+def save_model(path: str | Path, model: "Model", provenance: dict[str, Any] | None = None) -> None:
+    """Write the model to `path`, whole or not at all."""
+    from safetensors.torch import save
+
+    header = Header(spec=model.spec, provenance=provenance or {})
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    content = save(tensors, metadata={_KEY: header.model_dump_json()})
+    with replacing_file(Path(path)) as part:
+        part.write_bytes(content)  # and not `save_file`, which hides a full disk in an error of its own
+
+
+def load_model(path: str | Path) -> "Model":
+    """Read a model, in evaluation mode."""
+    import torch
+    from safetensors.torch import load_file
+
+    from recollect.model.model import Model
+
+    path = find_model(path)
+    header = read_header(path)
+    try:
+        with torch.device("meta"):  # shapes only: a header may ask for more memory than there is
+            expected = Model(header.spec).state_dict()
+    except ModelError as error:
+        raise ModelError(f"{path} cannot be used: {error}") from error
+    except (RuntimeError, OverflowError) as error:
+        raise ModelError(f"{path} describes an impossible model: {_brief(error)}") from error
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
+    for name in sorted({*expected, *weights}):
+        has, needs = (
+            None if tensor is None else (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            for tensor in (weights.get(name), expected.get(name))
+        )
+        if has != needs:
+            raise ModelError(
+                f"the weights in {path} do not fit its header: '{name}' is {_described(has)} and should be "
+                f"{_described(needs)}"
+            )
+    model = Model(header.spec)
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def fingerprint(model: "Model") -> str:
+    """Return a digest of the extractor's weights and preprocessing: what features depend on."""
+    digest = hashlib.sha256()
+    words = [model.spec.extractor, model.spec.last_relu, model.spec.preprocessing.model_dump()]
+    digest.update(json.dumps(words).encode())
+    for name, tensor in sorted(model.extractor.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _parse_header(path: Path, metadata: dict[str, str]) -> Header:
+    if _KEY not in metadata:
+        raise ModelError(f"{path} is a safetensors file, but not one that recollect wrote")
+    try:
+        words = json.loads(metadata[_KEY])
+        if isinstance(words, dict) and words.get("format") != FORMAT:
+            raise ModelError(
+                f"{path} has format {str(words.get('format'))[:20]}; this version reads format {FORMAT}: "
+                "train it again, or use the version that wrote it"
+            )
+        return Header.model_validate(words)
+    except (ValueError, RecursionError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else _brief(error)
+        raise ModelError(f"the header of {path} is damaged: {first}") from error
+
+
+def _described(tensor: tuple[tuple[int, ...], str] | None) -> str:
+    return "absent" if tensor is None else f"{tensor[1]} of shape {tensor[0]}"
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,97 @@
+"""Writing files so that a reader sees the old one or the new one, never half of one."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from recollect.errors import StorageError
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def clear_write_errors(path: Path) -> Iterator[None]:
+    """Turn the system's write errors for `path` into one that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise StorageError(
+                f"no room on the disk to write {path}: free some space or choose another place; "
+                "what stood there before is intact"
+            ) from error
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`; when the block succeeds, it becomes `path`, on disk, at once."""
+    with clear_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        os.close(handle)
+        part = Path(name)
+        try:
+            yield part
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())
+            part.chmod(0o666 & ~_umask())
+            part.replace(path)
+            _sync_folder(path.parent)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `path`; when the block succeeds, it becomes `path`.
+
+    Where another writer was faster, its folder stays and ours is dropped.
+    """
+    with clear_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+        try:
+            yield part
+            try:
+                part.rename(path)
+            except OSError as error:
+                if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                    raise
+            _sync_folder(path.parent)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file, whole or not at all."""
+    with replacing_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def cache_folder() -> Path:
+    """Return where decoded pictures and features are kept: $RECOLLECT_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("RECOLLECT_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recollect"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

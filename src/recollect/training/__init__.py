@@ -1,0 +1,1 @@
+"""Stage 1 and stage 2: from pictures of base categories to a model file."""

@@ -1,0 +1,65 @@
+"""`--minutes`: the speed is measured once and becomes a fixed number of steps in the configuration."""
+
+import copy
+import time
+from collections.abc import Callable
+
+import torch
+
+from recollect.data.splits import Split
+from recollect.errors import ConfigError
+from recollect.model.model import Model
+from recollect.training.config import Config
+from recollect.training.stage1 import BaseClassification
+from recollect.training.stage2 import EpisodicTraining
+
+_FORWARD_SHARE = 0.35  # of a training step is the forward pass: measured 0.28 to 0.36 for the extractors
+_STAGE_TWO_SHARE = 0.25  # of the time is the most that stage 2's steps may take
+_MARGIN = 0.95
+
+
+def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
+    """Return the configuration with as many steps as fit into `config.minutes`."""
+    if config.minutes is None:
+        return config
+    seconds = 60 * config.minutes * _MARGIN
+    batch = config.stage1.batch
+    one = config.model_copy(update={"stage1": config.stage1.model_copy(update={"steps": 1})})
+    stage = BaseClassification(copy.deepcopy(model), split, one)
+    stage1_step = _seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
+    picture = stage1_step * _FORWARD_SHARE / batch
+    novel, base = split.evaluated("val")
+    judged = len(base) + (0 if novel is None else len(novel))
+
+    stage2_steps = 0
+    if config.generator != "mean":
+        views = torch.randn(1, len(split.base_train), model.width)
+        trial = copy.deepcopy(model)
+        trial.replace_generator(config.generator, config.stage2.sharpness)
+        episodic = EpisodicTraining(trial, split, config, views.half())
+        stage2_step = _seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
+        stage2_steps = min(config.stage2.steps, int(_STAGE_TWO_SHARE * seconds / stage2_step))
+        seconds -= stage2_steps * stage2_step
+        seconds -= picture * (config.stage2.views * len(split.base_train) + judged)
+    seconds -= picture * judged * config.stage1.evaluations
+    stage1_steps = int(seconds / stage1_step)
+    if stage1_steps < config.stage1.evaluations or (config.generator != "mean" and stage2_steps < 1):
+        raise ConfigError(
+            f"--minutes {config.minutes:g} is too short here: a step of stage 1 takes {stage1_step:.2f} s "
+            "and the pictures have to be passed over several times; allow more, or use a smaller extractor"
+        )
+    return config.model_copy(
+        update={
+            "stage1": config.stage1.model_copy(update={"steps": stage1_steps}),
+            "stage2": config.stage2.model_copy(update={"steps": max(1, stage2_steps)}),
+        }
+    )
+
+
+def _seconds_each(take: Callable[[int], None], warm_up: int = 2, timed: int = 6) -> float:
+    for step in range(warm_up):
+        take(step)
+    began = time.perf_counter()
+    for step in range(warm_up, warm_up + timed):
+        take(step)
+    return (time.perf_counter() - began) / timed

@@ -1,0 +1,80 @@
+"""A stage in progress, on disk: weights, momentum, the best model so far; safetensors, nothing executes."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from recollect.errors import ConfigError
+from recollect.model.model import Model
+from recollect.storage import replacing_file
+
+FORMAT = 1
+State = dict[str, Tensor]
+
+
+@dataclass
+class Checkpoint:
+    """Where a stage stands after `step` steps."""
+
+    step: int
+    weights: State
+    momentum: State
+    best: State
+    best_value: float
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint, whole or not at all."""
+    tensors = {
+        f"{group}/{name}": tensor.detach().cpu().contiguous()
+        for group, state in (
+            ("weights", checkpoint.weights),
+            ("momentum", checkpoint.momentum),
+            ("best", checkpoint.best),
+        )
+        for name, tensor in state.items()
+    }
+    about = {"format": FORMAT, "step": checkpoint.step, "best_value": checkpoint.best_value}
+    content = save(tensors, metadata={"checkpoint": json.dumps(about)})
+    with replacing_file(path) as part:
+        part.write_bytes(content)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint."""
+    try:
+        with safe_open(path, framework="np") as file:
+            about = json.loads((file.metadata() or {}).get("checkpoint", "{}"))
+        tensors = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ConfigError(f"the checkpoint {path} is damaged: delete it to train the stage again") from error
+    if about.get("format") != FORMAT:
+        raise ConfigError(
+            f"the checkpoint {path} is of another version of recollect: start a new run with --out"
+        )
+    groups: dict[str, State] = {"weights": {}, "momentum": {}, "best": {}}
+    for name, tensor in tensors.items():
+        group, _, rest = name.partition("/")
+        groups[group][rest] = tensor
+    return Checkpoint(about["step"], best_value=about["best_value"], **groups)
+
+
+def momentum_of(model: Model, optimizer: torch.optim.Optimizer) -> State:
+    """Return the optimiser's momentum by parameter name."""
+    return {
+        name: optimizer.state[parameter]["momentum_buffer"]
+        for name, parameter in model.named_parameters()
+        if optimizer.state.get(parameter, {}).get("momentum_buffer") is not None
+    }
+
+
+def restore_momentum(model: Model, optimizer: torch.optim.Optimizer, momentum: State) -> None:
+    """Put saved momentum back."""
+    for name, parameter in model.named_parameters():
+        if name in momentum:
+            optimizer.state[parameter]["momentum_buffer"] = momentum[name].to(parameter)

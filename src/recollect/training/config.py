@@ -1,0 +1,164 @@
+"""A training's configuration: typed, with our defaults; a preset states only what differs."""
+
+import copy
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from recollect.errors import ConfigError
+from recollect.model.spec import ClassifierKind, Frozen, GeneratorKind
+from recollect.training.schedules import OneCycle, Steps
+
+Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class StageOne(Frozen):
+    """Ordinary classification of the base categories: θ, W_base and τ are learned."""
+
+    passes: Annotated[float, Field(gt=0)] = 40  # over the training pictures, where `steps` is not said
+    min_steps: Positive = 500  # a small folder is passed over more often
+    steps: Positive | None = None
+    batch: Annotated[int, Field(ge=2)] = 128
+    schedule: Schedule = OneCycle(kind="one-cycle", peak=0.1)
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    pad: Annotated[int, Field(ge=0)] | None = None  # default: a tenth of the picture's size
+    evaluations: Positive = 10  # how often a model may be selected
+
+    def resolved(self, pictures: int) -> "StageOne":
+        """Return the same with the number of steps for so many training pictures."""
+        if self.steps is not None:
+            return self
+        return self.model_copy(
+            update={"steps": max(self.min_steps, ceil(self.passes * pictures / self.batch))}
+        )
+
+
+class StageTwo(Frozen):
+    """Episodes on cached features: φ, keys and γ are learned, W_base and τ go on learning."""
+
+    steps: Positive = 6000
+    episodes: Positive = 8  # in a step
+    ways: Positive = 5  # fake-novel categories of an episode
+    queries: Positive = 3  # of each fake-novel category
+    base_queries: Positive = 15
+    max_shots: Positive = 5  # the most N' that `shots = "mixed"` draws
+    views: Positive = 8  # augmented views of every training picture
+    sharpness: Annotated[float, Field(gt=0)] = 10  # where γ starts
+    schedule: Schedule = OneCycle(kind="one-cycle", peak=0.1)
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    evaluations: Positive = 10
+
+
+class Config(Frozen):
+    """Everything that decides the weights a training ends with."""
+
+    preset: str | None = None
+    data: str
+    extractor: str = "c64f"
+    last_relu: bool = False
+    classifier: ClassifierKind = "cosine"
+    generator: GeneratorKind = "attention"
+    shots: Literal["mixed"] | Positive = "mixed"  # N' of an episode; mixed: uniform in 1 … max_shots
+    select: Literal["both", "novel"] = "both"  # the validation figure by which stage 2's model is kept
+    select_tasks: Positive = 500
+    split: str | None = None
+    size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    minutes: Annotated[float, Field(gt=0)] | None = None
+    device: str = "auto"
+    threads: Positive | None = None
+    skip_bad: bool = False
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 30
+    data_key: str | None = None  # what the pictures were when the run began
+    stage1: StageOne = StageOne()
+    stage2: StageTwo = StageTwo()
+
+    @property
+    def most_shots(self) -> int:
+        """Return the largest N' of an episode."""
+        return self.stage2.max_shots if self.shots == "mixed" else self.shots
+
+    @property
+    def select_shots(self) -> tuple[int, ...]:
+        """Return the numbers of shots over which stage 2's selection is averaged."""
+        return (1, self.stage2.max_shots) if self.shots == "mixed" else (self.shots,)
+
+
+_SCHEDULE = StageOne().schedule.model_dump()
+
+
+def preset_names() -> list[str]:
+    """Return the presets that come with the package."""
+    folder = resources.files("recollect.presets")
+    return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def default_preset(data: str) -> str | None:
+    """Return the recipe that suits a data set, for a call that names none."""
+    return {"glyphs": "demo", "cifar-fs": "cifar-fs-c64f-quick"}.get(data.partition(":")[0])
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    """Return what a preset states."""
+    if name not in preset_names():
+        raise ConfigError(f"no preset is called '{name}'; there are: {', '.join(preset_names())}")
+    text = resources.files("recollect.presets").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return {**tomllib.loads(text), "preset": name}
+
+
+def make_config(
+    start: Mapping[str, Any], options: Mapping[str, Any], settings: Mapping[str, str] | None = None
+) -> Config:
+    """Combine a preset (or a run's configuration), options and --set key=value; the later ones win."""
+    values: dict[str, Any] = copy.deepcopy(dict(start))
+    values.update({key: value for key, value in options.items() if value is not None})
+    for key, text in (settings or {}).items():
+        *path, last = key.split(".")
+        inner = values
+        for name in path:
+            inner = inner.setdefault(name, dict(_SCHEDULE) if name == "schedule" else {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--set {key}={text}: '{name}' holds no settings of its own")
+        inner[last] = _parse(text)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        found = error.errors()
+        place = _place(found[0]["loc"])
+        reasons = " or ".join(one["msg"] for one in found if _place(one["loc"]) == place)
+        raise ConfigError(f"setting '{place}' = {found[0]['input']!r}: {reasons}") from error
+
+
+def _place(path: tuple[int | str, ...]) -> str:
+    """Return a setting's dotted name; after these two stands which of several kinds was tried."""
+    pairs = zip(("", *path), path, strict=False)
+    return ".".join(str(part) for before, part in pairs if before not in {"schedule", "shots"})
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """Return one phrase for each setting that differs."""
+    before, after = _flat(old.model_dump()), _flat(new.model_dump())
+    return [f"{key}: {before.get(key)} → {after.get(key)}" for key in after if before.get(key) != after[key]]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _parse(text: str) -> Any:  # noqa: ANN401
+    """Read a value as TOML would, and as plain text where it is not TOML."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

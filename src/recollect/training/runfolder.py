@@ -1,0 +1,96 @@
+"""A run's folder: configuration, metrics as JSON lines, checkpoints, and in the end `model.safetensors`."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from recollect.errors import ConfigError
+from recollect.modelfile import FILE_NAME
+from recollect.storage import clear_write_errors, replacing_file, write_text
+from recollect.training.config import Config, differences
+
+STAGE_ONE_MODEL = "stage1.safetensors"
+
+
+class RunFolder:
+    """The files of one training."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.model = path / FILE_NAME
+        self.stage_one_model = path / STAGE_ONE_MODEL
+        self._config = path / "config.json"
+        self._metrics = path / "metrics.jsonl"
+
+    def require_new(self) -> None:
+        """Refuse a folder that holds a run already."""
+        if self._config.exists() or self.model.exists():
+            raise ConfigError(
+                f"{self.path} holds a run already: go on with --resume, or choose another --out"
+            )
+
+    def clear(self) -> None:
+        """Remove an earlier run's files, and nothing else."""
+        files = (self._config, self._metrics, self.model, self.stage_one_model, *map(self.checkpoint, (1, 2)))
+        for file in files:
+            file.unlink(missing_ok=True)
+
+    def adopt_stage_one(self, other: "RunFolder") -> None:
+        """Begin with the stage-1 model of another run."""
+        with replacing_file(self.stage_one_model) as part:
+            shutil.copyfile(other.stage_one_model, part)
+
+    def keep(self, config: Config) -> None:
+        """Write the configuration."""
+        write_text(self._config, config.model_dump_json(indent=1) + "\n")
+
+    def config(self) -> Config:
+        """Return the configuration of the run."""
+        try:
+            return Config.model_validate_json(self._config.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConfigError(
+                f"{self.path} holds no run to resume: leave --resume out to start one"
+            ) from error
+        except (ValidationError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{self._config} was written by another version of recollect or altered: start a new run"
+            ) from error
+
+    def require_same(self, config: Config) -> None:
+        """Refuse to resume with a configuration other than the run's own."""
+        changed = differences(self.config(), config)
+        if changed:
+            raise ConfigError(
+                f"{self.path} was begun with another configuration ({'; '.join(changed)}): "
+                "resume with the same options, or choose another --out"
+            )
+
+    def checkpoint(self, stage: int) -> Path:
+        """Return where the checkpoint of a stage in progress lies."""
+        return self.path / f"stage{stage}.checkpoint.safetensors"
+
+    def log(self, **values: Any) -> None:  # noqa: ANN401
+        """Append a line to the metrics."""
+        with clear_write_errors(self._metrics), self._metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of the metrics; a line cut short by a crash is passed over."""
+        if not self._metrics.exists():
+            return []
+        lines = []
+        for line in self._metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return lines
+
+    def forget_after(self, stage: int, step: int) -> None:
+        """Drop metrics of steps that a resumed run will take again."""
+        kept = [line for line in self.metrics() if (line["stage"], line["step"]) <= (stage, step)]
+        write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))

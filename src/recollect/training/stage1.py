@@ -1,0 +1,116 @@
+"""Stage 1: ordinary classification of the base categories learns θ, W_base and τ (Eq. 9, W* = W_base)."""
+
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.data.augment import Augmentation
+from recollect.data.features import FeatureSet, extract, task_sampler
+from recollect.data.splits import Split
+from recollect.data.tasks import TaskShape
+from recollect.evaluation.evaluate import model_figures
+from recollect.model.model import Model
+from recollect.training.config import Config, StageOne
+from recollect.training.loop import Stage
+
+Ints = npt.NDArray[np.int64]
+
+
+class BaseClassification(Stage):
+    """Batches of augmented training pictures, every category equally often."""
+
+    number = 1
+    title = "stage 1"
+
+    def __init__(self, model: Model, split: Split, config: Config) -> None:
+        super().__init__(model, config.stage1, config)
+        # With plain means Both says more about the scales of base and novel scores, which stage 2 will mend,
+        # than about the features; the area under the curve is Both without that.
+        self.select = "ausuc" if config.select == "both" else config.select
+        self.images = split.base_train
+        self.batches = BalancedBatches(self.images.labels, config.stage1.batch, config.seed)
+        self.augmentation = augmentation(split, config.stage1)
+        self.judgement = Judgement(split, (1,), config)
+
+    def learned(self) -> list[nn.Parameter]:
+        """Return θ, W_base and τ."""
+        return [*self.model.extractor.parameters(), *self.model.classifier.parameters()]
+
+    def loss(self, step: int) -> tuple[Tensor, Tensor]:
+        """Classify one batch."""
+        rows = self.batches[step]
+        device = self.model.mean.device
+        pixels = self.augmentation(torch.from_numpy(self.images.take(rows)), torch.default_generator)
+        targets = torch.from_numpy(self.images.labels[rows]).to(device)
+        self.model.train()
+        scores = self.model.classifier(self.model.embed(pixels.to(device)))
+        return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
+
+    def judge(self) -> dict[str, float]:
+        """Return validation figures at 1 shot with plain means."""
+        novel, base = self.judgement.features(self.model)
+        return self.judgement.figures(self.model, novel, base)
+
+
+class Judgement:
+    """Tasks on validation categories and validation pictures, by which models are selected.
+
+    Where no categories are reserved, base categories play novel on held-out pictures.
+    """
+
+    def __init__(self, split: Split, shots: tuple[int, ...], config: Config) -> None:
+        self.novel_images, self.base_images = split.evaluated("val")
+        self.tasks = config.select_tasks
+        sampler = task_sampler(self.base_images, self.novel_images)
+        self.shapes = [sampler.fit(TaskShape(5, count, 15)) for count in shots]
+        for shape in self.shapes:
+            sampler.check(shape)
+
+    def features(self, model: Model) -> tuple[FeatureSet | None, FeatureSet]:
+        """Return the features of the pictures that tasks are drawn from."""
+        novel = None if self.novel_images is None else extract(model, self.novel_images)
+        return novel, extract(model, self.base_images)
+
+    def figures(self, model: Model, novel: FeatureSet | None, base: FeatureSet) -> dict[str, float]:
+        """Return figures in percent, averaged over the numbers of shots."""
+        found = [model_figures(model, novel, base, shape, self.tasks, seed=0) for shape in self.shapes]
+        return {
+            name: round(sum(100 * one[name].mean().item() for one in found) / len(found), 3)
+            for name in ("novel", "base", "both", "ausuc")
+        }
+
+
+def augmentation(split: Split, recipe: StageOne) -> Augmentation:
+    """Return the augmentation of training pictures: a padded crop, and a flip where that changes nothing."""
+    size = split.base_train.size
+    return Augmentation(max(1, size // 10) if recipe.pad is None else recipe.pad, split.flips)
+
+
+class BalancedBatches:
+    """Batches of picture indices by step: every category equally often, none twice before the others."""
+
+    def __init__(self, labels: Ints, batch: int, seed: int) -> None:
+        self.members = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+        self.quota = ceil(len(labels) / len(self.members))
+        self.batch = min(batch, self.quota * len(self.members))
+        self.seed = seed
+        self._pass: tuple[int, Ints] = (-1, np.empty(0, np.int64))
+
+    def __getitem__(self, step: int) -> Ints:
+        per_pass = self.quota * len(self.members) // self.batch
+        number, place = divmod(step, per_pass)
+        if self._pass[0] != number:
+            self._pass = (number, self._draw(number))
+        return self._pass[1][place * self.batch : (place + 1) * self.batch]
+
+    def _draw(self, number: int) -> Ints:
+        rng = np.random.default_rng([self.seed, 1, number])
+        parts = []
+        for rows in self.members:
+            whole, rest = divmod(self.quota, len(rows))
+            parts += [rows] * whole + [rng.permutation(rows)[:rest]]
+        return rng.permutation(np.concatenate(parts))

@@ -1,0 +1,151 @@
+"""Small data sets and models, made in memory, that every test may ask for."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from recollect.data.imageset import ImageSet
+from recollect.data.splits import Split
+from recollect.model.model import Model
+from recollect.model.spec import ModelSpec, Preprocessing
+
+settings.register_profile("recollect", deadline=None)  # a busy machine is no failure
+settings.load_profile("recollect")
+
+SIZE = 16  # the smallest picture that the conv nets take: c32f gives d = 32
+_cache_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def own_cache_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep every test's cache to itself, outside its `tmp_path`, and computation on one thread."""
+    folder = tmp_path_factory.getbasetemp() / "caches" / str(next(_cache_numbers))
+    monkeypatch.setenv("RECOLLECT_CACHE", str(folder))
+    torch.set_num_threads(1)
+
+
+def spec_of(**changes: object) -> ModelSpec:
+    values: dict[str, object] = {
+        "extractor": "c32f",
+        "preprocessing": Preprocessing(size=SIZE, mean=(120.0, 115.0, 104.0), std=(70.0, 68.0, 72.0)),
+        "categories": tuple(f"base-{index}" for index in range(7)),
+    }
+    return ModelSpec.model_validate({**values, **changes})
+
+
+def model_of(*, seed: int = 0, **changes: object) -> Model:
+    """Return a model whose every parameter has moved from where it starts, so that each of them matters."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Model(spec_of(**changes))
+        with torch.no_grad():
+            model.classifier.scale.mul_(0.7)
+            for parameter in model.generator.parameters():
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            for module in model.extractor.modules():
+                if isinstance(module, torch.nn.BatchNorm2d):
+                    module.running_mean.normal_(std=0.2)
+                    module.running_var.uniform_(0.5, 2)
+                    module.weight.uniform_(0.5, 1.5)
+                    module.bias.normal_(std=0.2)
+    return model.eval()
+
+
+def images_of(
+    sizes: Sequence[int], *, size: int = SIZE, seed: int = 0, names: Sequence[str] | None = None
+) -> ImageSet:
+    """Return `sizes[c]` pictures of each category c, in mixed order: a colour of its own, with noise."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    colours = rng.integers(0, 256, (len(sizes), 1, 1, 3))
+    noise = rng.integers(-40, 41, (len(labels), size, size, 3))
+    pixels = np.clip(colours[labels] + noise, 0, 255).astype(np.uint8)
+    categories = tuple(names) if names is not None else tuple(f"base-{index}" for index in range(len(sizes)))
+    key = f"synthetic-{seed}-{size}-{'-'.join(map(str, sizes))}"
+    return ImageSet(pixels, np.arange(len(labels)), labels, categories, key)
+
+
+def split_of(
+    *,
+    base: int = 7,
+    novel: int = 6,
+    train: int = 12,
+    held: int = 6,
+    pictures: int = 9,
+    size: int = SIZE,
+    seed: int = 0,
+    reserve: bool = True,
+) -> Split:
+    """Return a split of `base` categories (train, val and test pictures) and `novel` val and test ones.
+
+    With `reserve=False` no categories are kept from training.
+    """
+    return Split(
+        "synthetic",
+        base_train=images_of([train] * base, size=size, seed=10 * seed + 1),
+        base_val=images_of([held] * base, size=size, seed=10 * seed + 2),
+        base_test=images_of([held] * base, size=size, seed=10 * seed + 3),
+        val=images_of(
+            [pictures] * novel,
+            size=size,
+            seed=10 * seed + 4,
+            names=[f"val-{index}" for index in range(novel)],
+        )
+        if reserve
+        else None,
+        test=images_of(
+            [pictures] * novel,
+            size=size,
+            seed=10 * seed + 5,
+            names=[f"test-{index}" for index in range(novel)],
+        )
+        if reserve
+        else None,
+        flips=True,
+    )
+
+
+@pytest.fixture(scope="session")
+def make_spec() -> Callable[..., ModelSpec]:
+    """Return a maker of model specs: `make_spec(extractor=…, classifier=…, generator=…, …)`."""
+    return spec_of
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., Model]:
+    """Return a maker of models in evaluation mode: `make_model(seed=…, classifier=…, generator=…, …)`."""
+    return model_of
+
+
+@pytest.fixture(scope="session")
+def make_images() -> Callable[..., ImageSet]:
+    """Return a maker of image sets: `make_images([5, 3, …], size=…, seed=…, names=…)`."""
+    return images_of
+
+
+@pytest.fixture(scope="session")
+def make_split() -> Callable[..., Split]:
+    """Return a maker of splits: `make_split(base=…, novel=…, train=…, held=…, reserve=…)`."""
+    return split_of
+
+
+@pytest.fixture
+def tiny_spec() -> ModelSpec:
+    """Return a c32f with cosine classifier and attention generator over 7 categories of 16×16 pictures."""
+    return spec_of()
+
+
+@pytest.fixture
+def tiny_model() -> Model:
+    """Return the model of `tiny_spec`, in evaluation mode."""
+    return model_of()
+
+
+@pytest.fixture
+def tiny_split() -> Split:
+    """Return a split that `tiny_model` fits."""
+    return split_of()

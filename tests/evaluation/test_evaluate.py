@@ -1,0 +1,178 @@
+import pytest
+import torch
+
+from recollect.data.features import FeatureSet, extract, task_sampler
+from recollect.data.tasks import TaskShape
+from recollect.errors import DataError
+from recollect.evaluation import evaluate as evaluate_module
+from recollect.evaluation.evaluate import evaluate, figures, model_figures, model_scores
+from recollect.evaluation.metrics import METRICS, Scores, summary, task_figures
+
+CLASSIFIERS = ["cosine", "dot"]
+GENERATORS = ["mean", "average", "attention"]
+
+
+def feature_set(sizes, width, seed, kind):
+    """Return features that scatter around a centre of their category, far enough to overlap."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    labels = labels[torch.randperm(len(labels), generator=generator)]
+    centres = torch.randn(len(sizes), width, generator=generator)
+    features = centres[labels] + 1.5 * torch.randn(len(labels), width, generator=generator)
+    return FeatureSet(features, labels, tuple(f"{kind}-{index}" for index in range(len(sizes))))
+
+
+@pytest.fixture(scope="module")
+def base():
+    return feature_set([9, 12, 8, 10, 9, 14, 8], 32, 0, "base")
+
+
+@pytest.fixture(scope="module")
+def novel():
+    return feature_set([8, 9, 20, 8, 11, 8], 32, 1, "novel")
+
+
+def joint_scores_of(model, novel, base, tasks):
+    """Score tasks by the model's own joint scores, with nothing computed beforehand."""
+    source = base if novel is None else novel
+    hidden = tasks.hidden(len(base.categories)) if novel is None else None
+    support = source.features[tasks.support]
+    with torch.no_grad():
+        novel_base, novel_novel = model.joint_scores(
+            support, source.features[tasks.novel_queries], hidden=hidden
+        )
+        base_base, base_novel = model.joint_scores(support, base.features[tasks.base_queries], hidden=hidden)
+    return Scores(novel_base, novel_novel, base_base, base_novel)
+
+
+@pytest.mark.parametrize("fake", [False, True], ids=["novel", "fake-novel"])
+@pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+def test_scores_of_tasks_are_the_models_joint_scores(make_model, novel, base, classifier, generator, fake):
+    model = make_model(classifier=classifier, generator=generator)
+    novel = None if fake else novel
+    tasks = task_sampler(base, novel).draw(TaskShape(3, 2, 4, 9), 20, 0)
+    found = model_scores(model, novel, base)(tasks)
+    expected = joint_scores_of(model, novel, base, tasks)
+    for name in ("novel_base", "novel_novel", "base_base", "base_novel"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fake", [False, True], ids=["novel", "fake-novel"])
+def test_chunks_do_not_change_figures(tiny_model, novel, base, fake):
+    novel = None if fake else novel
+    tasks = task_sampler(base, novel).draw(TaskShape(3, 2, 4), 50, 0)
+    score = model_scores(tiny_model, novel, base)
+    whole = figures(score, tasks, chunk=50)
+    assert tuple(whole) == METRICS
+    for chunk in (1, 7, 49, 1000):
+        parts = figures(score, tasks, chunk=chunk)
+        for name in METRICS:
+            torch.testing.assert_close(parts[name], whole[name], rtol=0, atol=1e-6)
+
+
+def test_the_size_of_gathered_features_does_not_change_figures(tiny_model, novel, base, monkeypatch):
+    shape = TaskShape(3, 2, 4)
+    whole = model_figures(tiny_model, novel, base, shape, 40, 3)
+    monkeypatch.setattr(evaluate_module, "_CHUNK_VALUES", 1)
+    one_by_one = model_figures(tiny_model, novel, base, shape, 40, 3)
+    for name in METRICS:
+        torch.testing.assert_close(one_by_one[name], whole[name], rtol=0, atol=1e-6)
+
+
+def test_any_function_that_scores_tasks_can_be_evaluated(novel, base):
+    tasks = task_sampler(base, novel).draw(TaskShape(3, 1, 4), 10, 0)
+
+    def score(some):
+        # Knows every answer among base and among novel categories, and prefers novel ones by far.
+        right_way = torch.nn.functional.one_hot(some.novel_targets, 3).float()
+        right_base = torch.nn.functional.one_hot(some.base_targets, len(base.categories)).float()
+        return Scores(
+            torch.zeros(len(some), 12, len(base.categories)),
+            9 + right_way,
+            right_base,
+            torch.full((len(some), 12, 3), 9.0),
+        )
+
+    found = {name: values.mean().item() for name, values in figures(score, tasks, chunk=4).items()}
+    assert found["novel"] == found["base"] == found["novel_in_joint"] == 1
+    assert found["base_in_joint"] == found["harmonic"] == 0
+    assert found["both"] == 0.5
+
+
+@pytest.mark.parametrize("fake", [False, True], ids=["novel", "fake-novel"])
+def test_two_thousand_tasks(tiny_model, novel, base, fake):
+    found = model_figures(tiny_model, None if fake else novel, base, TaskShape(3, 1, 5), 2000, 0)
+    assert all(values.shape == (2000,) and values.isfinite().all() for values in found.values())
+    assert 1 / 3 < found["novel"].mean() < 1  # the categories overlap, and can be told apart
+
+
+def test_more_shots_help(tiny_model, novel, base):
+    few, many = (
+        model_figures(tiny_model, novel, base, TaskShape(5, shots, 3), 500, 0)["novel"].mean()
+        for shots in (1, 5)
+    )
+    assert many > few + 0.05
+
+
+def test_features_already_seen_by_evaluation_stay_usable_in_training(tiny_model, novel, base):
+    model_figures(tiny_model, novel, base, TaskShape(2, 1, 2), 2, 0)
+    tiny_model.terms(novel.features).sum().backward()
+    assert tiny_model.generator.phi_avg.grad is not None
+
+
+def test_a_report_has_every_figure_with_its_interval(tiny_model, tiny_split):
+    results = evaluate(tiny_model, tiny_split, shots=(1, 3), ways=3, queries=4, tasks=30, seed=5)
+    assert [result["shots"] for result in results] == [1, 3]
+    novel, base = extract(tiny_model, tiny_split.test), extract(tiny_model, tiny_split.base_test)
+    for result in results:
+        assert set(result) == {"shots", *METRICS}
+        tasks = task_sampler(base, novel).draw(TaskShape(3, result["shots"], 4), 30, 5)
+        expected = task_figures(
+            joint_scores_of(tiny_model, novel, base, tasks), tasks.novel_targets, tasks.base_targets
+        )
+        for name in METRICS:
+            assert result[name] == pytest.approx(summary(expected[name]), abs=0.02), name
+
+
+def test_validation_and_test_look_at_their_own_pictures(tiny_model, tiny_split, monkeypatch):
+    looked_at = []
+
+    def watched(_model, images):
+        looked_at.append(images)
+        return extract(tiny_model, images)
+
+    monkeypatch.setattr(evaluate_module, "cached_features", watched)
+    options = {"shots": (1,), "ways": 2, "queries": 2, "tasks": 3}
+    evaluate(tiny_model, tiny_split, part="val", **options)
+    assert looked_at == [tiny_split.val, tiny_split.base_val]
+    looked_at.clear()
+    evaluate(tiny_model, tiny_split, part="test", **options)
+    assert looked_at == [tiny_split.test, tiny_split.base_test]
+
+
+def test_without_reserved_categories_base_ones_play_novel(tiny_model, make_split):
+    split = make_split(reserve=False)
+    (result,) = evaluate(tiny_model, split, shots=(1,), ways=3, queries=4, tasks=30)
+    base = extract(tiny_model, split.base_test)
+    expected = model_figures(tiny_model, None, base, TaskShape(3, 1, 4), 30, 0)
+    assert result["both"] == summary(expected["both"])
+
+
+def test_the_seed_decides_the_figures(tiny_model, tiny_split):
+    def run(seed):
+        return evaluate(tiny_model, tiny_split, shots=(1,), ways=3, queries=4, tasks=40, seed=seed)
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_too_few_pictures_are_noticed_before_the_extractor_runs(tiny_model, tiny_split, monkeypatch):
+    def never(_model, _images):
+        pytest.fail("the extractor ran")
+
+    monkeypatch.setattr(evaluate_module, "cached_features", never)
+    with pytest.raises(DataError, match=r"'test-0' has 9 pictures and needs 10 for 6 shots \+ 4 queries"):
+        evaluate(tiny_model, tiny_split, shots=(1, 6), ways=3, queries=4, tasks=5)
+    with pytest.raises(DataError, match="7 ways"):
+        evaluate(tiny_model, tiny_split, shots=(1,), ways=7, queries=2, tasks=5)

@@ -1,0 +1,244 @@
+"""Whole trainings on a small folder of pictures: the same weights whatever happens on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from recollect.errors import ConfigError, DataError, ModelError
+from recollect.modelfile import load_model, read_header
+from recollect.training import loop
+from recollect.training.config import make_config
+from recollect.training.runfolder import RunFolder
+from recollect.training.train import train
+
+SETTINGS = {
+    "stage1.steps": "12",
+    "stage1.batch": "16",
+    "stage1.evaluations": "3",
+    "stage2.steps": "12",
+    "stage2.views": "2",
+    "stage2.episodes": "2",
+    "stage2.evaluations": "3",
+    "select_tasks": "8",
+    "checkpoint_seconds": "0",
+}
+OPTIONS = {"extractor": "c32f", "size": 16, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder of 6 categories, each a colour with noise, of different sizes."""
+    root = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for label in range(6):
+        folder = root / f"colour{label}"
+        folder.mkdir()
+        colour = rng.integers(0, 256, 3)
+        for index in range(14 + 2 * label):
+            pixels = np.clip(colour + rng.normal(0, 40, (16, 16, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{index}.png")
+    return root
+
+
+def configured(pictures, **options):
+    return make_config({}, {"data": str(pictures), **OPTIONS, **options}, SETTINGS)
+
+
+def weights(run):
+    return load_model(run).state_dict()
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+@pytest.fixture(scope="module")
+def finished(pictures, tmp_path_factory):
+    """A run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    assert train(configured(pictures), out).stopped is None
+    return out
+
+
+def test_a_finished_run_holds_a_model_with_its_configuration_and_metrics(finished):
+    header = read_header(finished)
+    assert header.provenance["finished"]
+    assert header.provenance["images_seen"] == 12 * 16
+    assert header.spec.generator == "attention"
+    stages = {(line["stage"], "both" in line) for line in RunFolder(finished).metrics()}
+    assert stages == {(1, False), (1, True), (2, False), (2, True)}
+    assert not list(finished.glob("*checkpoint*"))
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(pictures, finished, tmp_path):
+    train(configured(pictures), tmp_path / "again")
+    assert_same(weights(finished), weights(tmp_path / "again"))
+    train(configured(pictures, seed=1), tmp_path / "other")
+    assert not torch.equal(
+        weights(finished)["classifier.weight"], weights(tmp_path / "other")["classifier.weight"]
+    )
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_run_killed_in_the_middle_and_resumed_ends_with_the_same_weights(
+    pictures, finished, tmp_path, stage
+):
+    out = tmp_path / "killed"
+    command = [
+        sys.executable,
+        "-m",
+        "recollect.cli",
+        "train",
+        str(pictures),
+        "--out",
+        str(out),
+        "--threads",
+        "1",
+    ]
+    command += ["--extractor", "c32f", "--size", "16"]
+    # A pause at every checkpoint gives the parent time to kill the process in the middle of the stage.
+    slow = (
+        "import time, sys; from recollect.training import loop; save = loop.save_checkpoint\n"
+        "def slow(path, state):\n    save(path, state); time.sleep(0.2)\n"
+        "loop.save_checkpoint = slow\n"
+        "from recollect import cli; sys.argv = sys.argv[1:]; cli.main()"
+    )
+    settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", slow, *command[2:], *settings],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    checkpoint = RunFolder(out).checkpoint(stage)
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists():
+        assert process.poll() is None, process.stderr.read().decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    assert not RunFolder(out).model.exists()
+    from recollect.training.checkpoints import load_checkpoint
+
+    assert 0 < load_checkpoint(checkpoint).step < 12
+
+    assert train(RunFolder(out).config(), out, resume=True).stopped is None
+    assert_same(weights(finished), weights(out))
+    steps = [(line["stage"], line["step"], "both" in line) for line in RunFolder(out).metrics()]
+    assert len(steps) == len(set(steps)), "a step was logged twice"
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_run_asked_to_stop_leaves_a_usable_model_and_goes_on_later(
+    pictures, finished, tmp_path, stage, monkeypatch
+):
+    out = tmp_path / "stopped"
+    real = loop.save_checkpoint
+
+    def stop_at_step_five(path, state):
+        real(path, state)
+        if path == RunFolder(out).checkpoint(stage) and state.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", stop_at_step_five)
+        trained = train(configured(pictures), out)
+    assert f"of stage {stage}" in trained.stopped
+    model = load_model(out)
+    assert model.spec.generator == ("mean" if stage == 1 else "attention")
+    assert not read_header(out).provenance["finished"]
+    assert train(RunFolder(out).config(), out, resume=True).stopped is None
+    assert_same(weights(finished), weights(out))
+
+
+def test_resuming_a_finished_run_changes_nothing(finished):
+    before = (finished / "model.safetensors").stat().st_mtime_ns
+    train(RunFolder(finished).config(), finished, resume=True)
+    assert (finished / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_resuming_with_another_configuration_is_refused_by_name(pictures, finished):
+    config = make_config(RunFolder(finished).config().model_dump(), {"seed": 7}, {"stage2.steps": "13"})
+    with pytest.raises(ConfigError, match=r"seed: 0 → 7.*stage2.steps: 12 → 13"):
+        train(config, finished, resume=True)
+
+
+def test_pictures_that_changed_since_the_run_began_are_refused(pictures, finished, tmp_path):
+    out = tmp_path / "run"
+    config = RunFolder(finished).config().model_copy(update={"data_key": "another"})
+    RunFolder(out).keep(config)
+    with pytest.raises(ConfigError, match="have changed"):
+        train(config, out, resume=True)
+
+
+def test_minutes_become_a_fixed_number_of_steps(pictures, tmp_path):
+    config = make_config(
+        {}, {"data": str(pictures), **OPTIONS, "minutes": 0.1}, {**SETTINGS, "stage2.steps": "50"}
+    )
+    train(config, tmp_path / "run")
+    kept = RunFolder(tmp_path / "run").config()
+    assert kept.stage1.steps != 12
+    assert 1 <= kept.stage2.steps <= 50
+    logged = max(line["step"] for line in RunFolder(tmp_path / "run").metrics() if line["stage"] == 1)
+    assert logged == kept.stage1.steps
+
+
+def test_the_mean_generator_needs_no_stage_two(pictures, tmp_path):
+    train(configured(pictures, generator="mean"), tmp_path / "run")
+    assert {line["stage"] for line in RunFolder(tmp_path / "run").metrics()} == {1}
+    assert read_header(tmp_path / "run").provenance["finished"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"size": 8}, ModelError, "8×8 are too small"),
+        ({"shots": 40}, DataError, r"category 'colour0' has 10 pictures and needs 43"),
+        ({"extractor": "c33f"}, ModelError, "no extractor is called 'c33f'"),
+        ({"minutes": 0.0001}, ConfigError, "too short"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    pictures, tmp_path, options, error, words
+):
+    with pytest.raises(error, match=words):
+        train(configured(pictures, **options), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_reserved_categories_are_never_trained_on_and_travel_with_the_model(pictures, tmp_path):
+    split = tmp_path / "split.json"
+    split.write_text(json.dumps({"val": ["colour1"], "test": ["colour2", "colour3"]}))
+    train(configured(pictures, split=str(split)), tmp_path / "run")
+    split.unlink()
+    header = read_header(tmp_path / "run")
+    assert header.spec.categories == ("colour0", "colour4", "colour5")
+    from recollect.evaluation.evaluate import evaluation_report
+
+    report = evaluation_report(
+        tmp_path / "run", str(pictures), part="test", shots=[1, 2], ways=2, queries=3, tasks=20, seed=0
+    )
+    assert [result["shots"] for result in report["results"]] == [1, 2]
+    for result in report["results"]:
+        assert 0 <= result["both"]["mean"] <= 100
+
+
+def test_training_in_a_thread_does_not_touch_signals(pictures, tmp_path):
+    done = []
+    worker = threading.Thread(target=lambda: done.append(train(configured(pictures), tmp_path / "run")))
+    worker.start()
+    worker.join()
+    assert done[0].stopped is None
