@@ -57,6 +57,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
         try:
             yield part
+            part.chmod(0o777 & ~_umask())
             try:
                 part.rename(path)
             except OSError as error:

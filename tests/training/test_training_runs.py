@@ -121,7 +121,7 @@ def test_a_run_killed_in_the_middle_and_resumed_ends_with_the_same_weights(
         stderr=subprocess.PIPE,
     )
     checkpoint = RunFolder(out).checkpoint(stage)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not checkpoint.exists():
         assert process.poll() is None, process.stderr.read().decode()
         assert time.monotonic() < deadline
@@ -242,3 +242,34 @@ def test_training_in_a_thread_does_not_touch_signals(pictures, tmp_path):
     worker.start()
     worker.join()
     assert done[0].stopped is None
+
+
+def test_stage_one_of_another_run_is_taken_over_unchanged(pictures, finished, tmp_path):
+    config = make_config(
+        RunFolder(finished).config().model_dump(), {"generator": "average", "stage1_from": str(finished)}
+    )
+    train(config, tmp_path / "run")
+    theirs, ours = weights(finished / "stage1.safetensors"), weights(tmp_path / "run")
+    assert read_header(tmp_path / "run").spec.generator == "average"
+    for name in theirs:
+        if name.startswith("extractor"):
+            assert torch.equal(theirs[name], ours[name])
+    assert {line["stage"] for line in RunFolder(tmp_path / "run").metrics()} == {2}
+
+
+def test_stage_one_of_another_kind_of_model_is_refused(finished, tmp_path):
+    config = make_config(
+        RunFolder(finished).config().model_dump(), {"last_relu": True, "stage1_from": str(finished)}
+    )
+    with pytest.raises(ConfigError, match="another last_relu"):
+        train(config, tmp_path / "run")
+
+
+def test_a_checkpoint_of_another_model_is_refused(pictures, finished, tmp_path):
+    from recollect.training.checkpoints import Checkpoint, save_checkpoint
+
+    out = tmp_path / "run"
+    RunFolder(out).keep(RunFolder(finished).config())
+    save_checkpoint(RunFolder(out).checkpoint(1), Checkpoint(step=3, weights={"foreign": torch.zeros(2)}))
+    with pytest.raises(ConfigError, match="of another model"):
+        train(RunFolder(out).config(), out, resume=True)

@@ -1,7 +1,9 @@
 """Files of a data set, in a folder or in a zip archive that is read without unpacking."""
 
+import os
 import zipfile
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -9,6 +11,7 @@ from recollect.data.imageset import Item, digest
 from recollect.errors import DataError, PictureError
 from recollect.images import PICTURE_SUFFIXES
 
+MAX_DEPTH = 4
 MAX_FILE_BYTES = 256 << 20
 
 
@@ -35,7 +38,7 @@ class FolderFiles(Files):
         self.path = path
         found = sorted(
             (file.relative_to(path).as_posix(), file.stat())
-            for file in path.rglob("*")
+            for file in _walk(path)
             if _is_picture(file.relative_to(path)) and file.is_file()
         )
         self.names = tuple(name for name, _ in found)
@@ -78,6 +81,15 @@ class ZipFiles(Files):
         # zlib.error, LZMAError, struct.error, BadZipFile, RuntimeError for an encrypted entry, and more.
         except Exception as error:
             raise PictureError(f"cannot read {name} in {self.path}: {error}") from error
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder, through links too, but not so deep that a loop of them matters."""
+    for folder, folders, names in os.walk(root, followlinks=True):
+        if len(Path(folder).relative_to(root).parts) >= MAX_DEPTH:
+            folders.clear()
+        for name in names:
+            yield Path(folder, name)
 
 
 def open_files(path: Path) -> Files:

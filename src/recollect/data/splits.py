@@ -1,4 +1,4 @@
-"""Which categories and which pictures serve for what (SPEC §4)."""
+"""Which categories and which pictures serve for what."""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -22,6 +22,8 @@ def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
     """Return the configuration with as many steps as fit into `config.minutes`."""
     if config.minutes is None:
         return config
+    if config.stage1_from is not None:
+        raise ConfigError("--minutes is for both stages: leave it out with stage1_from, and set stage2.steps")
     seconds = 60 * config.minutes * _MARGIN
     batch = config.stage1.batch
     one = config.model_copy(update={"stage1": config.stage1.model_copy(update={"steps": 1})})

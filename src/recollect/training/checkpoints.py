@@ -1,7 +1,8 @@
 """A stage in progress, on disk: weights, momentum, the best model so far; safetensors, nothing executes."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import torch
@@ -21,11 +22,12 @@ State = dict[str, Tensor]
 class Checkpoint:
     """Where a stage stands after `step` steps."""
 
-    step: int
-    weights: State
-    momentum: State
-    best: State
-    best_value: float
+    step: int = 0
+    weights: State = field(default_factory=dict)
+    momentum: State = field(default_factory=dict)
+    best: State = field(default_factory=dict)  # weights of the model selected so far
+    best_value: float = -inf
+    seconds: float = 0.0  # spent on the stage so far
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -39,7 +41,12 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         )
         for name, tensor in state.items()
     }
-    about = {"format": FORMAT, "step": checkpoint.step, "best_value": checkpoint.best_value}
+    about = {
+        "format": FORMAT,
+        "step": checkpoint.step,
+        "best_value": checkpoint.best_value,
+        "seconds": checkpoint.seconds,
+    }
     content = save(tensors, metadata={"checkpoint": json.dumps(about)})
     with replacing_file(path) as part:
         part.write_bytes(content)
@@ -57,11 +64,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise ConfigError(
             f"the checkpoint {path} is of another version of recollect: start a new run with --out"
         )
-    groups: dict[str, State] = {"weights": {}, "momentum": {}, "best": {}}
-    for name, tensor in tensors.items():
-        group, _, rest = name.partition("/")
-        groups[group][rest] = tensor
-    return Checkpoint(about["step"], best_value=about["best_value"], **groups)
+
+    def group(prefix: str) -> State:
+        return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+
+    return Checkpoint(
+        step=about["step"],
+        weights=group("weights/"),
+        momentum=group("momentum/"),
+        best=group("best/"),
+        best_value=about["best_value"],
+        seconds=about["seconds"],
+    )
 
 
 def momentum_of(model: Model, optimizer: torch.optim.Optimizer) -> State:

@@ -51,7 +51,7 @@ class StageTwo(Frozen):
     max_shots: Positive = 5  # the most N' that `shots = "mixed"` draws
     views: Positive = 8  # augmented views of every training picture
     sharpness: Annotated[float, Field(gt=0)] = 10  # where γ starts
-    schedule: Schedule = OneCycle(kind="one-cycle", peak=0.1)
+    schedule: Schedule = OneCycle(kind="one-cycle", peak=0.3)
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     evaluations: Positive = 10
@@ -76,6 +76,7 @@ class Config(Frozen):
     device: str = "auto"
     threads: Positive | None = None
     skip_bad: bool = False
+    stage1_from: str | None = None  # a run whose stage 1 is taken over instead of training it again
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30
     data_key: str | None = None  # what the pictures were when the run began
     stage1: StageOne = StageOne()

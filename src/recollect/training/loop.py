@@ -13,12 +13,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import torch
 from torch import Tensor, nn
 
-from recollect.errors import RecollectError
+from recollect.errors import ConfigError, RecollectError
 from recollect.model.model import Model
 from recollect.progress import bar
 from recollect.training.checkpoints import (
@@ -67,61 +68,87 @@ class Stage(ABC):
         """Return validation figures in percent, `select` among them."""
 
 
-def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = None) -> None:
-    """Run a stage from its start or its checkpoint to its end; leave the selected weights in the model."""
+def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = None) -> float:
+    """Run a stage from its start or its checkpoint to its end; leave the selected weights in the model.
+
+    Returns the seconds that the stage took, those before an interruption included.
+    """
     model, recipe = stage.model, stage.recipe
     optimizer = torch.optim.SGD(
         stage.learned(), lr=0.0, momentum=recipe.momentum, nesterov=True, weight_decay=recipe.weight_decay
     )
-    state = Checkpoint(0, {}, {}, {}, -math.inf)
     path = folder.checkpoint(stage.number)
-    if path.exists():
-        state = load_checkpoint(path)
-        model.load_state_dict(state.weights)
-        restore_momentum(model, optimizer, state.momentum)
+    state = _restore(path, model, optimizer) if path.exists() else Checkpoint()
     folder.forget_after(stage.number, state.step)
-
+    began = time.monotonic() - state.seconds
+    saved = time.monotonic()
     judged_every = max(1, stage.steps // recipe.evaluations)
-    losses, shares = [], []
-    began = saved = time.monotonic()
+    journal = _Journal(stage, folder)
     with bar(stage.title, stage.steps, state.step) as advance:
         for step in range(state.step, stage.steps):
             rate = recipe.schedule.rate((step + 0.5) / stage.steps)
             loss, share = _take_step(stage, optimizer, step, rate)
-            losses.append(loss)
-            shares.append(share)
             state.step = step + 1
+            state.seconds = time.monotonic() - began
             finished = state.step == stage.steps
+            journal.note(loss, share)
             if state.step % LOG_EVERY == 0 or finished:
-                mean_loss = _mean(losses)
-                if not math.isfinite(mean_loss):
-                    raise RecollectError(
-                        f"stage {stage.number} diverged at step {state.step}: lower the learning rate, "
-                        f"such as --set stage{stage.number}.schedule.peak=0.02"
-                    )
-                folder.log(
-                    stage=stage.number,
-                    step=state.step,
-                    loss=round(mean_loss, 4),
-                    accuracy=round(100 * _mean(shares), 2),
-                    rate=round(rate, 6),
-                    seconds=round(time.monotonic() - began, 1),
-                )
-                advance(state.step % LOG_EVERY or LOG_EVERY, f"loss {mean_loss:.3f}")
-                losses, shares = [], []
+                advance(len(journal.losses), journal.write(state, rate))
             if state.step % judged_every == 0 or finished:
                 _select(stage, state, folder)
             asked = stop is not None and stop.is_set()
             if asked or time.monotonic() - saved >= stage.checkpoint_seconds:
-                state.weights = model.state_dict()
-                state.momentum = momentum_of(model, optimizer)
+                state.weights, state.momentum = model.state_dict(), momentum_of(model, optimizer)
                 save_checkpoint(path, state)
                 saved = time.monotonic()
             if asked and not finished:
-                if state.best:
-                    model.load_state_dict(state.best)
+                model.load_state_dict(state.best or state.weights)
                 raise Stopped(f"stopped at step {state.step} of {stage.steps} of stage {stage.number}")
     model.load_state_dict(state.best)
+    return state.seconds
+
+
+class _Journal:
+    """Losses and accuracies of the last steps, on their way to the metrics."""
+
+    def __init__(self, stage: Stage, folder: RunFolder) -> None:
+        self.stage, self.folder = stage, folder
+        self.losses: list[Tensor] = []
+        self.shares: list[Tensor] = []
+
+    def note(self, loss: Tensor, share: Tensor) -> None:
+        self.losses.append(loss)
+        self.shares.append(share)
+
+    def write(self, state: Checkpoint, rate: float) -> str:
+        """Log the means since the last time, and return a word about them for the progress bar."""
+        loss, share = (torch.stack(values).double().mean().item() for values in (self.losses, self.shares))
+        number = self.stage.number
+        if not math.isfinite(loss):
+            raise RecollectError(
+                f"stage {number} diverged at step {state.step}: lower the learning rate, such as "
+                f"--set stage{number}.schedule.peak=0.02"
+            )
+        self.folder.log(
+            stage=number,
+            step=state.step,
+            loss=round(loss, 4),
+            accuracy=round(100 * share, 2),
+            rate=round(rate, 6),
+            seconds=round(state.seconds, 1),
+        )
+        self.losses, self.shares = [], []
+        return f"loss {loss:.3f}"
+
+
+def _restore(path: Path, model: Model, optimizer: torch.optim.Optimizer) -> Checkpoint:
+    state = load_checkpoint(path)
+    try:
+        model.load_state_dict(state.weights)
+        restore_momentum(model, optimizer, state.momentum)
+    except RuntimeError as error:
+        raise ConfigError(f"the checkpoint {path} is of another model: start a new run with --out") from error
+    return state
 
 
 def _take_step(
@@ -170,7 +197,3 @@ def stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _mean(values: list[Tensor]) -> float:
-    return torch.stack(values).double().mean().item()

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from recollect.errors import ConfigError
-from recollect.modelfile import FILE_NAME
+from recollect.model.spec import ModelSpec
+from recollect.modelfile import FILE_NAME, read_header
 from recollect.storage import clear_write_errors, replacing_file, write_text
 from recollect.training.config import Config, differences
 
@@ -38,8 +39,14 @@ class RunFolder:
         for file in files:
             file.unlink(missing_ok=True)
 
-    def adopt_stage_one(self, other: "RunFolder") -> None:
-        """Begin with the stage-1 model of another run."""
+    def adopt_stage_one(self, other: "RunFolder", spec: ModelSpec) -> None:
+        """Begin with the stage-1 model of another run, if it is a model as `spec` says."""
+        theirs = read_header(other.stage_one_model).spec
+        different = [name for name in ModelSpec.model_fields if getattr(theirs, name) != getattr(spec, name)]
+        if different:
+            raise ConfigError(
+                f"the stage 1 of {other.path} has another {' and '.join(different)}: train it anew"
+            )
         with replacing_file(self.stage_one_model) as part:
             shutil.copyfile(other.stage_one_model, part)
 

@@ -2,7 +2,6 @@
 
 import platform
 import threading
-import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +14,7 @@ from recollect import machine
 from recollect.data.catalogue import load_data
 from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError
+from recollect.model.extractors import build_extractor
 from recollect.model.model import Model
 from recollect.model.spec import ModelSpec
 from recollect.modelfile import load_model, read_header, save_model
@@ -43,6 +43,10 @@ def train(config: Config, out: Path, *, resume: bool = False) -> Trained:
             return Trained(out)
     else:
         folder.require_new()
+    machine.find_device(config.device)
+    build_extractor(
+        config.extractor, size=config.size or 224
+    )  # a wrong one is said before pictures are decoded
     split = load_data(config.data, size=config.size, split=config.split, skip_bad=config.skip_bad)
     if not resume:
         config = resolve(config, split)
@@ -95,19 +99,20 @@ def new_model(config: Config, split: Split) -> Model:
 
 def learn_base(config: Config, split: Split, folder: RunFolder, stop: threading.Event | None = None) -> Model:
     """Stage 1, unless the folder holds its result already; leaves a model that works with plain means."""
+    if config.stage1_from is not None and not folder.stage_one_model.exists():
+        folder.adopt_stage_one(RunFolder(Path(config.stage1_from)), new_model(config, split).spec)
     if folder.stage_one_model.exists():
         return load_model(folder.stage_one_model).to(config.device)
     model = new_model(config, split)
-    began = time.monotonic()
     try:
-        run_stage(BaseClassification(model, split, config), folder, stop)
+        seconds = run_stage(BaseClassification(model, split, config), folder, stop)
     except Stopped:
         save_model(folder.model, model, _provenance(config, finished=False))
         raise
     save_model(
         folder.stage_one_model,
         model,
-        _provenance(config, finished=False, stage1_seconds=round(time.monotonic() - began)),
+        _provenance(config, finished=False, stage1_seconds=round(seconds)),
     )
     folder.checkpoint(1).unlink(missing_ok=True)
     return model
@@ -122,20 +127,24 @@ def learn_generator(
     views: Tensor | None = None,
 ) -> None:
     """Stage 2 on a model that has been through stage 1; leaves the finished model in the folder."""
-    seconds = read_header(folder.stage_one_model).provenance.get("stage1_seconds")
-    began = time.monotonic()
+    first = read_header(folder.stage_one_model).provenance
+    seconds = 0.0
     if config.generator != "mean":
         torch.manual_seed(step_seed(config.seed, 2, 0))
         model.replace_generator(config.generator, config.stage2.sharpness)
         if views is None:
             views = make_views(model, split, config)
         try:
-            run_stage(EpisodicTraining(model, split, config, views), folder, stop)
+            seconds = run_stage(EpisodicTraining(model, split, config, views), folder, stop)
         except Stopped:
             save_model(folder.model, model, _provenance(config, finished=False))
             raise
-    times = {"stage1_seconds": seconds, "stage2_seconds": round(time.monotonic() - began)}
-    save_model(folder.model, model, _provenance(config, finished=True, **times))
+    facts = {
+        "images_seen": first["images_seen"],
+        "stage1_seconds": first["stage1_seconds"],
+        "stage2_seconds": round(seconds),
+    }
+    save_model(folder.model, model, _provenance(config, finished=True, **facts))
     folder.checkpoint(2).unlink(missing_ok=True)
 
 

@@ -36,7 +36,7 @@ class Extractor(nn.Module, ABC):
     def freeze(self) -> None:
         """Stop learning: batch norm in evaluation mode, no gradients; dropout stays as the paper has it.
 
-        The `resnet` extractor's dropout stays active on the frozen extractor in stage 2 (SPEC §3).
+        In the authors' runs the dropout of `resnet` stays active on the frozen extractor in stage 2.
         """
         self.eval().requires_grad_(requires_grad=False)
         for module in self.modules():

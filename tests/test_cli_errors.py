@@ -1,0 +1,428 @@
+"""A mistake of the caller's is exit code 2 and one line that says what and how to mend it."""
+
+import errno
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pictures import disk_room, tree, write_folder, write_picture
+from recollect import cli, storage
+from recollect.modelfile import save_model
+
+COUNTS = {"ant": 13, "bee": 13, "cat": 13, "dog": 13, "emu": 9, "okapi": 4}
+SPLIT = '{"val": ["dog"], "test": ["emu", "okapi"]}'
+QUICK = ("--extractor", "c32f", "--size", "16", "--threads", "1", "--device", "cpu")
+STEPS = ("stage1.steps=2", "stage2.steps=2", "stage2.views=1", "select_tasks=4")
+SETTINGS = tuple(word for setting in STEPS for word in ("--set", setting))
+TASKS = ("--queries", "2", "--ways", "2", "--tasks", "3", "--shots", "1")
+
+
+def call(capsys, monkeypatch, *words):
+    """Run the command line in this process: exit code, standard output, standard error."""
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        patch.setattr(sys, "argv", ["recollect", *map(str, words)])
+        patch.setattr(logging.root, "handlers", [])  # so that warnings reach standard error, as they would
+        patch.setenv("GOMP_SPINCOUNT", os.environ.get("GOMP_SPINCOUNT", "200000"))
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    return lambda *words: call(capsys, monkeypatch, *words)
+
+
+@pytest.fixture
+def refused(run, tmp_path):
+    """Run a wrong call: one line on standard error, exit code 2, no file made or changed in tmp_path."""
+
+    def check(*words):
+        before, folders = tree(tmp_path), sorted(path for path in tmp_path.rglob("*") if path.is_dir())
+        code, out, err = run(*words)
+        assert code == 2, err
+        assert out == ""
+        assert err.startswith("recollect: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1, err
+        assert tree(tmp_path) == before
+        assert sorted(path for path in tmp_path.rglob("*") if path.is_dir()) == folders
+        return err
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "zoo", COUNTS)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, zoo):
+    """A finished run, made by the command line itself."""
+    out = tmp_path_factory.mktemp("runs") / "zoo"
+    (out.parent / "split.json").write_text(SPLIT)
+    environment = {
+        **os.environ,
+        "RECOLLECT_CACHE": str(out.parent / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
+    words = ["train", zoo, *QUICK, *SETTINGS, "--split", out.parent / "split.json", "--out", out, "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "recollect.cli", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {"run": str(out), "model": str(out / "model.safetensors")}
+    return out
+
+
+def train(data, out, *more):
+    return ("train", data, *QUICK, *SETTINGS, "--out", out, *more)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def test_a_right_call_is_not_refused(run, trained, zoo, tmp_path):
+    code, said, err = run("evaluate", trained, zoo, *TASKS, "--json", "--out", tmp_path / "report.json")
+    assert (code, err) == (0, "")
+    assert json.loads(said) == json.loads((tmp_path / "report.json").read_text())
+
+
+def test_a_process_ends_with_code_2_and_one_line(tmp_path):
+    words = [sys.executable, "-m", "recollect.cli", "train", "imagenette:x", "--out", str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("recollect: 'imagenette:x' is no layout that recollect knows")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ("imagenette:photos", "is no layout that recollect knows"),
+        ("no/such/folder", "there is no folder or archive at no/such/folder"),
+        ("cifar-fs:no/such/folder", "there is no folder or archive at no/such/folder"),
+        ("x" * 5000, "name too long"),
+        ("two\nlines", "there is no folder or archive at two lines"),
+    ],
+)
+def test_unknown_and_missing_data(refused, out, data, complaint):
+    assert complaint in refused(*train(data, out))
+
+
+def test_an_empty_folder(refused, out, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "empty holds no pictures" in refused(*train(tmp_path / "empty", out))
+
+
+def test_a_folder_without_categories(refused, out, tmp_path):
+    write_picture(tmp_path / "photos" / "a.png")
+    assert "a sub-folder per category" in refused(*train(tmp_path / "photos", out))
+
+
+def test_a_damaged_archive(refused, out, tmp_path):
+    (tmp_path / "zoo.zip").write_bytes(b"PK\x03\x04 and then nothing")
+    assert "zoo.zip is not a zip archive" in refused(*train(tmp_path / "zoo.zip", out))
+
+
+def test_a_picture_that_does_not_decode_is_named(refused, run, out, tmp_path):
+    zoo = write_folder(tmp_path / "zoo", {"ant": 13, "bee": 13, "cat": 13, "dog": 13})
+    (zoo / "bee" / "005.png").write_bytes(b"no picture")
+    said = refused(*train(zoo, out))
+    assert "zoo/bee/005.png" in said
+    assert "--skip-bad" in said
+    code, _, err = run(*train(zoo, out, "--skip-bad"))
+    assert code == 0
+    assert err.startswith("left out: ")
+    assert "bee/005.png" in err
+    assert "--skip-bad" in refused(*train(zoo, tmp_path / "second"))
+
+
+def test_a_category_too_small_to_train_on_is_named_with_the_number_needed(refused, out, zoo):
+    said = refused(*train(zoo, out))
+    assert "'okapi' has 4 pictures and training needs at least 8" in said
+
+
+def test_a_category_too_small_for_an_episode_is_named_with_the_number_needed(refused, out, zoo):
+    said = refused(*train(zoo, out, "--split", '{"test": ["okapi"]}', "--shots", "5"))
+    assert "'emu' has 5 pictures and needs 8 for 5 shots + 3 queries" in said
+
+
+def test_a_validation_category_too_small_for_a_task_is_named(refused, out, tmp_path):
+    zoo = write_folder(tmp_path / "zoo", {"ant": 13, "bee": 13, "cat": 13, "dog": 13, "quoll": 1})
+    said = refused(*train(zoo, out, "--split", '{"val": ["quoll"]}'))
+    assert "'quoll' has 1 pictures and needs 2" in said
+
+
+def test_a_single_category(refused, out, tmp_path):
+    zoo = write_folder(tmp_path / "zoo", {"ant": 13})
+    assert "training needs at least 2" in refused(*train(zoo, out))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--size", "8"), "8×8 are too small for the extractor 'c32f'; use --size 16 or more"),
+        (("--extractor", "vgg"), "no extractor is called 'vgg'; there are: c128f, c32f"),
+        (("--preset", "fast"), "no preset is called 'fast'; there are: "),
+        (("--device", "abacus"), "--device abacus cannot be used here"),
+        (("--device", "meta"), "--device meta cannot be used here"),
+        (("--shots", "0"), "'shots' = 0"),
+        (("--shots", "many"), "'shots' = 'many'"),
+        (("--seed", "-1"), "'seed' = -1"),
+        (("--threads", "0"), "'threads' = 0"),
+        (("--size", "0"), "'size' = 0"),
+        (("--minutes", "0"), "'minutes' = 0"),
+        (("--minutes", "inf"), "'minutes' = inf"),
+        (("--minutes", "nan"), "'minutes' = nan"),
+        (("--minutes", "0.0001"), "--minutes 0.0001 is too short here"),
+        (("--set", "nothing=1"), "'nothing' = 1"),
+        (("--set", "stage1.nothing=1"), "'stage1.nothing' = 1"),
+        (("--set", "stage1.steps"), "--set stage1.steps: key=value is expected"),
+        (("--set", "stage1.steps=few"), "'stage1.steps' = 'few'"),
+        (("--set", "stage1.steps.x=1"), "'steps' holds no settings of its own"),
+        (("--set", "stage1=1"), "'stage1' = 1"),
+        (("--set", "=1"), "'' = 1"),
+        (("--set", "stage1.schedule.peak=-1"), "'stage1.schedule.peak' = -1"),
+        (("--set", "stage1.schedule.kind=sine"), "'stage1.schedule' = "),
+        (("--split", "no-such-file.json"), "--split no-such-file.json: a number, or a JSON file"),
+        (("--split", '{"val": ["yeti"]}'), "'yeti', which is not a category"),
+        (("--split", '{"val": ["ant"], "test": ["ant"]}'), "'ant' twice"),
+        (("--split", '{"test": ["ant", "bee", "cat", "emu", "okapi"]}'), "fewer than 2 base categories"),
+    ],
+)
+def test_wrong_options_of_train(refused, out, zoo, words, complaint):
+    assert complaint in refused(*train(zoo, out, "--split", SPLIT, *words))
+
+
+def test_a_learning_rate_may_be_set_alone_as_a_diverging_run_advises(run, out, zoo):
+    code, _, err = run(*train(zoo, out, "--split", SPLIT, "--set", "stage1.schedule.peak=0.02"))
+    assert (code, err) == (0, "")
+    assert json.loads((out / "config.json").read_text())["stage1"]["schedule"]["peak"] == 0.02
+
+
+def test_a_run_that_diverges_says_what_to_lower(run, out, zoo):
+    code, _, err = run(*train(zoo, out, "--split", SPLIT, "--set", "stage1.schedule.peak=1e30"))
+    assert code == 2
+    assert err.startswith("recollect: stage 1 diverged")
+    assert "--set stage1.schedule.peak=" in err
+    assert err.count("\n") == 1
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """A copy of the finished run that a test may alter."""
+    shutil.copytree(trained, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def unfinished(copied):
+    """The same before its first step."""
+    for name in ("model.safetensors", "stage1.safetensors", "metrics.jsonl"):
+        (copied / name).unlink()
+    return copied
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(refused, copied, zoo):
+    assert "holds a run already: go on with --resume" in refused(*train(zoo, copied, "--split", SPLIT))
+
+
+def test_a_resume_with_another_configuration_names_what_differs(refused, copied, zoo):
+    said = refused(
+        "train", zoo, "--out", copied, "--resume", "--seed", "3", "--set", "stage1.steps=9", "--shots", "2"
+    )
+    assert "another configuration (" in said
+    for difference in ("seed: 0 → 3", "stage1.steps: 2 → 9", "shots: mixed → 2"):
+        assert difference in said
+    assert "extractor" not in said
+
+
+def test_a_resume_with_the_same_words_is_not_refused(run, trained, copied, zoo):
+    split = trained.parent / "split.json"
+    code, _, err = run(*train(zoo, copied, "--split", split, "--resume"))
+    assert (code, err) == (0, "")
+    assert tree(copied) == tree(trained)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_resume_without_a_run(refused, out, zoo, made):
+    if made:
+        out.mkdir()
+    assert "holds no run to resume: leave --resume out" in refused(*train(zoo, out, "--resume"))
+
+
+def test_an_out_that_is_a_file(refused, out, zoo):
+    out.write_text("mine")
+    assert "holds no run to resume" in refused(*train(zoo, out, "--resume"))
+    assert "cannot write" in refused(*train(zoo, out, "--split", SPLIT))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"data": "x", "unheard_of": 1}'])
+def test_a_resume_of_a_configuration_that_cannot_be_read(refused, copied, zoo, content):
+    (copied / "config.json").write_bytes(content)
+    assert "config.json was written by another version" in refused("train", zoo, "--out", copied, "--resume")
+
+
+def test_a_resume_when_the_pictures_have_changed(refused, unfinished, tmp_path):
+    config = json.loads((unfinished / "config.json").read_text())
+    zoo = write_folder(tmp_path / "zoo", COUNTS)
+    (unfinished / "config.json").write_text(json.dumps({**config, "data": str(zoo)}))
+    assert "have changed since" in refused("train", zoo, "--out", unfinished, "--resume")
+
+
+def test_a_checkpoint_of_another_format(refused, unfinished, zoo):
+    path = unfinished / "stage1.checkpoint.safetensors"
+    save_file({"weights/x": torch.ones(1)}, path, metadata={"checkpoint": '{"format": 99, "step": 1}'})
+    said = refused("train", zoo, "--out", unfinished, "--resume")
+    assert "stage1.checkpoint.safetensors is of another version of recollect" in said
+
+
+def test_a_damaged_checkpoint(refused, unfinished, zoo):
+    (unfinished / "stage1.checkpoint.safetensors").write_bytes(b"cut short")
+    assert "is damaged: delete it" in refused("train", zoo, "--out", unfinished, "--resume")
+
+
+def test_a_damaged_stage_one_model(refused, unfinished, zoo):
+    (unfinished / "stage1.safetensors").write_bytes(b"cut short")
+    said = refused("train", zoo, "--out", unfinished, "--resume")
+    assert "stage1.safetensors is not a model file, or it is damaged" in said
+
+
+def test_a_full_disk_before_the_first_step(refused, out, zoo, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(storage.os, "fsync", full)
+    assert "no room on the disk" in refused(*train(zoo, out, "--split", SPLIT))
+
+
+def test_a_full_disk_during_training_is_one_line_and_the_run_goes_on_later(run, trained, out, zoo):
+    with disk_room(100_000):  # enough for the configuration and the decoded pictures, not for a model
+        code, _, err = run(*train(zoo, out, "--split", SPLIT))
+    assert code == 2
+    assert err.startswith("recollect: no room on the disk to write ")
+    assert err.count("\n") == 1
+    assert {name for name in tree(out) if "safetensors" in name or ".part" in name} == set()
+    assert run(*train(zoo, out, "--split", SPLIT, "--resume"))[0] == 0
+    again, first = (load_file(folder / "model.safetensors") for folder in (out, trained))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_folder_that_may_not_be_written_to(refused, out, zoo):
+    out.mkdir()
+    out.chmod(0o555)
+    if os.access(out, os.W_OK):
+        pytest.skip("nothing is read-only for this user")
+    try:
+        assert "cannot write" in refused(*train(zoo, out, "--split", SPLIT))
+    finally:
+        out.chmod(0o755)
+
+
+def test_a_category_too_small_for_a_task_is_named_with_the_number_needed(refused, trained, zoo):
+    said = refused("evaluate", trained, zoo, "--ways", "2", "--shots", "1,3", "--queries", "2")
+    assert "'okapi' has 4 pictures and needs 5 for 3 shots + 2 queries" in said
+
+
+def test_fewer_categories_than_ways(refused, trained, zoo):
+    said = refused("evaluate", trained, zoo, "--ways", "3", "--shots", "1", "--queries", "1")
+    assert "tasks of 3 ways need as many categories and there are 2" in said
+
+
+def test_fewer_held_out_base_pictures_than_queries(refused, trained, zoo):
+    words = ("--categories", "val", "--ways", "1", "--shots", "1", "--queries", "7")
+    said = refused("evaluate", trained, zoo, *words)
+    assert "tasks ask for 7 pictures of base categories and 6 are held out" in said
+
+
+@pytest.mark.parametrize("shots", ["", "0", "1,", "one", "1;5", "-1", "1,0"])
+def test_wrong_shots_of_evaluate(refused, trained, zoo, shots):
+    said = refused("evaluate", trained, zoo, f"--shots={shots}")
+    assert "numbers from 1 up with commas between" in said
+
+
+def test_a_model_on_a_folder_with_no_reserved_categories(refused, tmp_path, make_model, zoo):
+    folder = write_folder(tmp_path / "plain", {"ant": 13, "bee": 13})
+    save_model(tmp_path / "m.safetensors", make_model(categories=("ant", "bee")))
+    said = refused("evaluate", tmp_path / "m.safetensors", folder, "--ways", "1", "--shots", "1")
+    assert "'ant' has 2 pictures and needs 16 for 1 shots + 15 queries" in said
+
+
+def test_a_model_on_other_data(refused, trained, tmp_path):
+    other = write_folder(tmp_path / "other", {"ant": 13, "fly": 13, "dog": 9, "emu": 9, "okapi": 9})
+    said = refused("evaluate", trained, other, *TASKS)
+    assert "other base categories than" in said
+    assert "evaluate it on the data it was trained on" in said
+
+
+def test_a_model_whose_reserved_categories_the_data_lacks(refused, trained, tmp_path):
+    other = write_folder(tmp_path / "other", {"ant": 13, "bee": 13})
+    assert "is not a category of the data" in refused("evaluate", trained, other, *TASKS)
+
+
+def test_a_missing_model(refused, tmp_path, zoo):
+    assert "there is no model at" in refused("evaluate", tmp_path / "nowhere", zoo)
+    assert "holds no model.safetensors" in refused("evaluate", tmp_path, zoo)
+
+
+def test_a_damaged_model(refused, copied, zoo):
+    path = copied / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    assert "is not a model file, or it is damaged" in refused("evaluate", copied, zoo)
+
+
+def test_a_report_that_cannot_be_written(refused, trained, zoo, tmp_path):
+    (tmp_path / "file").write_text("")
+    said = refused("evaluate", trained, zoo, *TASKS, "--out", tmp_path / "file" / "report.json")
+    assert "cannot write" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train",),
+        ("train", "glyphs", "--nonsense"),
+        ("train", "glyphs", "--classifier", "euclid"),
+        ("train", "glyphs", "--seed", "many"),
+        ("evaluate", "model", "data", "--ways", "0"),
+        ("evaluate", "model", "data", "--categories", "all"),
+        ("nonsense",),
+    ],
+)
+def test_words_that_the_command_line_does_not_know_end_with_code_2(run, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert "Usage" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bug_is_shown_as_it_is(run, monkeypatch, zoo, out):
+    def broken(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("recollect.training.train.load_data", broken)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        run(*train(zoo, out))

@@ -1,0 +1,139 @@
+"""Imports go one way: every part of the package says here what it may stand on."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import recollect
+from recollect.modelfile import save_model
+
+SOURCE = Path(recollect.__file__).parent
+MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+
+LOW = {"errors", "progress", "storage"}
+DATA = LOW | {"images", "model", "modelfile"}
+TRAINING = DATA | {"data", "evaluation", "machine", "presets"}
+ALLOWED = {
+    "errors": set(),
+    "progress": {"errors"},
+    "storage": {"errors"},
+    "machine": {"errors"},
+    "presets": set(),
+    "images": {"errors"},
+    "model": {"errors"},
+    "modelfile": {"errors", "storage", "model"},
+    "data": DATA,
+    "evaluation": DATA | {"data"},
+    "training": TRAINING,
+    "backends": {"errors", "model", "modelfile"},
+    "recognizer": {"errors", "images", "modelfile", "backends"},
+    "__init__": {"recognizer"},
+    "demo": TRAINING | {"training", "backends", "recognizer"},
+    "cli": TRAINING | {"training", "backends", "recognizer", "demo", "__init__"},
+}
+
+
+def imported(tree, module):
+    """Yield the full name of everything imported anywhere in a module."""
+    package = ["recollect", *module.split("/")[:-1]]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            # `from recollect import machine` names a module, `from recollect.errors import X` does not.
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def part_of(name):
+    """Return which part of the package a full name belongs to, or `None`."""
+    first, *rest = name.split(".")
+    if first != "recollect":
+        return None
+    is_module = rest and ((SOURCE / rest[0]).is_dir() or (SOURCE / f"{rest[0]}.py").is_file())
+    return rest[0] if is_module else "__init__"
+
+
+def parsed(module):
+    return ast.parse((SOURCE / module).read_text(encoding="utf-8"))
+
+
+def test_the_check_sees_every_way_to_import():
+    text = """
+import recollect.cli
+if TYPE_CHECKING:
+    from recollect.data import folder
+def later():
+    from recollect import machine, __version__
+    from ..training import train
+    import numpy
+"""
+    parts = [part_of(name) for name in imported(ast.parse(text), "data/made_up.py")]
+    assert sorted(part for part in parts if part) == ["__init__", "cli", "data", "machine", "training"]
+
+
+def test_what_is_allowed_never_goes_round_in_a_circle():
+    def reach(part, seen):
+        assert part not in seen, f"{part} stands on itself"
+        for below in ALLOWED[part] - {part}:
+            reach(below, {*seen, part})
+
+    for part in ALLOWED:
+        reach(part, set())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_only_in_the_allowed_direction(module):
+    part = module.split("/")[0].removesuffix(".py")
+    assert part in ALLOWED, f"say in ALLOWED what {part} may import"
+    used = {part_of(name) for name in imported(parsed(module), module)} - {None, part}
+    assert used <= ALLOWED[part]
+
+
+@pytest.mark.parametrize("module", ["recognizer.py", "backends/__init__.py", "images.py"])
+def test_what_people_hold_knows_models_by_their_words_and_backend_only(module):
+    names = set(imported(parsed(module), module))
+    assert not {name for name in names if name.split(".")[0] in {"torch", "safetensors"}}
+    in_model = {name for name in names if name.startswith("recollect.model.")}
+    assert all(name.startswith("recollect.model.spec.") for name in in_model)
+
+
+# What a person's program or shell loads before it asks for any computing.
+LIGHT = (
+    "import recollect",
+    "import recollect.recognizer",
+    "import recollect.cli",
+    "import recollect.images",
+    "import recollect.data.imageset",
+    "from recollect.modelfile import read_header; print(read_header(sys.argv[1]).spec.model_dump_json())",
+)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory, make_model):
+    """What a fresh interpreter has loaded after each of LIGHT in turn, and what they printed."""
+    path = tmp_path_factory.mktemp("light") / "model.safetensors"
+    save_model(path, make_model())
+    lines = ["import sys, json"]
+    for statement in LIGHT:
+        lines += [statement, "print(json.dumps(['torch' in sys.modules]))"]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines), str(path)], capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("index", range(len(LIGHT)), ids=[line.split(";")[0] for line in LIGHT])
+def test_torch_is_loaded_only_when_something_is_computed(loaded, index):
+    heavy = [json.loads(line) for line in loaded if line.startswith("[")]
+    assert heavy[index] == [False]
+
+
+def test_a_models_header_reads_without_torch(loaded, tiny_spec):
+    (words,) = [line for line in loaded if line.startswith("{")]
+    assert json.loads(words) == tiny_spec.model_dump(mode="json")

@@ -1,0 +1,230 @@
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recollect
+from pictures import pixels_of, write_picture
+from recollect import Recognizer
+from recollect.backends.torch import TorchBackend
+from recollect.errors import ModelError, PictureError, RecollectError
+from recollect.modelfile import save_model
+
+KINDS = [(classifier, generator) for classifier in ("cosine", "dot") for generator in ("mean", "attention")]
+PROBES = [pixels_of(1000 + number) for number in range(3)]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=" ".join)
+def model(request, make_model):
+    classifier, generator = request.param
+    return make_model(classifier=classifier, generator=generator)
+
+
+@pytest.fixture
+def recognizer(tiny_model):
+    return Recognizer(TorchBackend(tiny_model))
+
+
+def pictures(*seeds):
+    return [pixels_of(seed) for seed in seeds]
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+names = st.sampled_from(["okapi", "tapir", "quoll", "saola"])
+examples = st.lists(st.integers(0, 99), min_size=1, max_size=3)
+teachings = st.lists(st.tuples(names, examples), max_size=4)
+
+
+@settings(max_examples=30)
+@given(before=teachings, after=teachings, data=st.data())
+def test_teaching_leaves_base_scores_bit_identical_and_forgetting_restores_every_score(
+    model, before, after, data
+):
+    recognizer = Recognizer(TorchBackend(model))
+    untaught = recognizer.scores(PROBES)[0]
+    for name, seeds in before:
+        recognizer.teach(name, pictures(*seeds))
+    known, start = recognizer.categories(), recognizer.scores(PROBES)
+    new = [(f"new {name}", seeds) for name, seeds in after]
+    for name, seeds in new:
+        recognizer.teach(name, pictures(*seeds))
+        assert np.array_equal(recognizer.scores(PROBES)[0], untaught)
+    for name in data.draw(st.permutations(sorted({name for name, _ in new}))):
+        recognizer.forget(name)
+        assert np.array_equal(recognizer.scores(PROBES)[0], untaught)
+    assert recognizer.categories() == known
+    assert same(recognizer.scores(PROBES), start)
+
+
+@settings(max_examples=30)
+@given(seeds=st.lists(st.integers(0, 99), min_size=2, max_size=5, unique=True), data=st.data())
+def test_one_by_one_or_all_at_once_in_any_order_gives_the_same_category(model, seeds, data):
+    order = data.draw(st.permutations(seeds))
+    cut = data.draw(st.integers(1, len(seeds) - 1))
+    at_once, one_by_one, in_parts = (Recognizer(TorchBackend(model)) for _ in range(3))
+    at_once.teach("okapi", pictures(*seeds))
+    for seed in order:
+        one_by_one.teach("okapi", pixels_of(seed))
+    in_parts.teach("okapi", pictures(*order[:cut]))
+    in_parts.teach("okapi", pictures(*order[cut:]))
+    expected = at_once.scores(PROBES)[1]
+    for other in (one_by_one, in_parts):
+        np.testing.assert_allclose(other.scores(PROBES)[1], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_scores_are_the_models_joint_scores(model):
+    support = {"okapi": (1, 2, 3), "tapir": (4, 5, 6)}
+    recognizer = Recognizer(TorchBackend(model))
+    for name, seeds in support.items():
+        recognizer.teach(name, pictures(*seeds))
+    with torch.inference_mode():
+        examples = torch.stack(
+            [model.embed(torch.from_numpy(np.stack(pictures(*seeds)))) for seeds in support.values()]
+        )
+        queries = model.embed(torch.from_numpy(np.stack(PROBES)))
+        base, novel = model.joint_scores(examples[None], queries[None])
+    found = recognizer.scores(PROBES)
+    np.testing.assert_allclose(found[0], base[0].numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found[1], novel[0].numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_other_taught_categories_do_not_change_a_taught_ones_scores(model):
+    recognizer = Recognizer(TorchBackend(model))
+    recognizer.teach("okapi", pictures(1, 2))
+    alone = recognizer.scores(PROBES)[1]
+    recognizer.teach("tapir", pictures(3))
+    np.testing.assert_allclose(recognizer.scores(PROBES)[1][:, :1], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_a_picture_taught_is_recognised(recognizer):
+    for seed, name in enumerate(("okapi", "tapir", "quoll")):
+        recognizer.teach(name, pixels_of(seed))
+    for seed, name in enumerate(("okapi", "tapir", "quoll")):
+        novel = [answer for answer in recognizer.predict(pixels_of(seed), top=99) if answer.origin == "novel"]
+        assert novel[0].category == name
+
+
+def test_predictions_are_the_softmax_of_all_scores_sorted(model):
+    recognizer = Recognizer(TorchBackend(model))
+    recognizer.teach("okapi", pictures(1, 2))
+    recognizer.teach("tapir", pictures(3))
+    scores = np.concatenate(recognizer.scores(PROBES), axis=1).astype(np.float64)
+    expected = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    for row, answers in enumerate(recognizer.predict(PROBES, top=99)):
+        assert sorted(answer.category for answer in answers) == sorted(recognizer.categories())
+        found = [answer.probability for answer in answers]
+        assert found == sorted(found, reverse=True)
+        for answer in answers:
+            column = recognizer.categories().index(answer.category)
+            assert answer.probability == pytest.approx(expected[row, column], rel=1e-3, abs=1e-6)
+            assert answer.origin == ("novel" if answer.category in {"okapi", "tapir"} else "base")
+
+
+@pytest.mark.parametrize("top", [1, 3, 8, 50])
+def test_only_the_best_are_told_and_sum_to_no_more_than_one(recognizer, top):
+    recognizer.teach("okapi", pixels_of(1))
+    answers = recognizer.predict(PROBES[0], top=top)
+    assert len(answers) == min(top, 8)
+    assert answers == recognizer.predict(PROBES[0], top=50)[:top]
+    assert sum(answer.probability for answer in answers) <= 1 + 1e-6
+
+
+def test_one_picture_gives_one_list_and_many_give_many(recognizer, tmp_path):
+    path = write_picture(tmp_path / "a.png", 1)
+    for one in (pixels_of(1), path, str(path), path.read_bytes()):
+        assert recognizer.predict(one, top=1)[0] == recognizer.predict(pixels_of(1), top=1)[0]
+    stack = np.stack(pictures(1, 2))
+    expected = recognizer.predict(pictures(1, 2))
+    for many in (tuple(pictures(1, 2)), stack, deque(pictures(1, 2))):
+        assert recognizer.predict(many) == expected
+    assert len(recognizer.predict([path])) == 1
+
+
+def test_pictures_of_any_size_are_prepared_as_the_model_asks(recognizer):
+    large = np.repeat(np.repeat(pixels_of(1), 4, axis=0), 4, axis=1)
+    assert recognizer.scores(large)[0].shape == (1, 7)
+
+
+def test_categories_come_base_first_then_in_the_order_of_teaching(recognizer, tiny_spec):
+    for name in ("okapi", "tapir", "okapi", "quoll"):
+        recognizer.teach(name, pixels_of(1))
+    assert recognizer.categories() == [*tiny_spec.categories, "okapi", "tapir", "quoll"]
+    recognizer.forget("okapi")
+    assert recognizer.categories() == [*tiny_spec.categories, "tapir", "quoll"]
+
+
+def test_more_examples_add_to_a_category(recognizer):
+    recognizer.teach("okapi", pixels_of(1))
+    one = recognizer.scores(PROBES)[1]
+    recognizer.teach("okapi", pixels_of(2))
+    assert recognizer.scores(PROBES)[1].shape == one.shape
+    assert not np.array_equal(recognizer.scores(PROBES)[1], one)
+
+
+@pytest.mark.parametrize("name", ["okapi", "new"])
+def test_a_bad_picture_is_named_and_leaves_everything_as_it_was(recognizer, tmp_path, name):
+    recognizer.teach("okapi", pictures(1, 2))
+    before, known = recognizer.scores(PROBES), recognizer.categories()
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no picture")
+    for refused, named in (
+        ([pixels_of(3), bad], r"bad\.jpg"),
+        (bad, r"bad\.jpg"),
+        ([tmp_path / "nowhere.png", pixels_of(3)], r"nowhere\.png"),
+        ([pixels_of(3), 7], "picture 2 of 2"),
+        ([], "no pictures"),
+    ):
+        with pytest.raises(PictureError, match=named):
+            recognizer.teach(name, refused)
+    assert recognizer.categories() == known
+    assert same(recognizer.scores(PROBES), before)
+
+
+def test_wrong_names_are_refused_and_change_nothing(recognizer):
+    recognizer.teach("okapi", pixels_of(1))
+    before, known = recognizer.scores(PROBES), recognizer.categories()
+    for name, complaint in (
+        ("base-3", "'base-3' is a base category"),
+        ("", "not empty"),
+        (" \t", "not empty"),
+    ):
+        with pytest.raises(RecollectError, match=complaint):
+            recognizer.teach(name, pixels_of(2))
+    for name, complaint in (("base-3", "only taught ones"), ("yeti", "'yeti' was taught; taught are: okapi")):
+        with pytest.raises(RecollectError, match=complaint):
+            recognizer.forget(name)
+    assert recognizer.categories() == known
+    assert same(recognizer.scores(PROBES), before)
+
+
+def test_forgetting_twice_says_that_nothing_is_taught(recognizer):
+    recognizer.teach("okapi", pixels_of(1))
+    recognizer.forget("okapi")
+    with pytest.raises(RecollectError, match="taught are: none"):
+        recognizer.forget("okapi")
+
+
+def test_two_recognisers_of_one_model_do_not_share_what_they_are_taught(tiny_model):
+    backend = TorchBackend(tiny_model)
+    one, other = Recognizer(backend), Recognizer(backend)
+    one.teach("okapi", pixels_of(1))
+    assert "okapi" not in other.categories()
+
+
+@pytest.mark.parametrize("place", ["file", "folder", "text"])
+def test_a_model_loads_from_its_file_and_from_its_run_folder(tmp_path, tiny_model, recognizer, place):
+    path = tmp_path / "model.safetensors"
+    save_model(path, tiny_model)
+    named = {"file": path, "folder": tmp_path, "text": str(path)}[place]
+    assert same(recollect.Recognizer.load(named).scores(PROBES), recognizer.scores(PROBES))
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ModelError, match="nowhere"):
+        Recognizer.load(tmp_path / "nowhere")

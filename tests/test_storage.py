@@ -1,0 +1,120 @@
+import errno
+import os
+import stat
+
+import pytest
+
+from pictures import disk_room, tree
+from recollect import storage
+from recollect.errors import RecollectError, StorageError
+from recollect.storage import cache_folder, replacing_file, replacing_folder, write_text
+
+
+@pytest.fixture
+def old(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("old")
+    return path
+
+
+def write_and_fail(path, fault):
+    path.write_text("half")
+    raise fault
+
+
+def test_a_reader_sees_the_old_file_until_the_block_ends(old):
+    with replacing_file(old) as part:
+        part.write_text("new")
+        assert old.read_text() == "old"
+    assert tree(old.parent) == {"notes.txt": b"new"}
+
+
+def test_folders_on_the_way_are_made(tmp_path):
+    write_text(tmp_path / "a" / "b" / "c.txt", "ü")
+    assert tree(tmp_path) == {"a/b/c.txt": "ü".encode()}
+
+
+@pytest.mark.parametrize("fault", [ValueError("bug"), KeyboardInterrupt(), OSError(errno.EIO, "bad disk")])
+def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(old, fault):
+    expected = StorageError if isinstance(fault, OSError) else type(fault)
+    with pytest.raises(expected), replacing_file(old) as part:
+        write_and_fail(part, fault)
+    assert tree(old.parent) == {"notes.txt": b"old"}
+
+
+def test_a_bug_in_the_block_is_not_dressed_up_as_a_storage_error(tmp_path):
+    with pytest.raises(ValueError, match="bug"), replacing_file(tmp_path / "a"):
+        raise ValueError("bug")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_is_full_when_it_counts_leaves_the_old_file(old, monkeypatch, number):
+    def full(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(storage.os, "fsync", full)
+    with pytest.raises(StorageError, match=r"no room on the disk .*notes\.txt.* free some space"):
+        write_text(old, "new")
+    assert tree(old.parent) == {"notes.txt": b"old"}
+
+
+def test_a_write_that_the_system_cuts_short_leaves_the_old_file(old):
+    with disk_room(1000), pytest.raises(StorageError, match="no room on the disk"):
+        write_text(old, "x" * 5000)
+    assert tree(old.parent) == {"notes.txt": b"old"}
+
+
+def test_other_faults_of_the_disk_are_told_in_its_own_words(old):
+    with pytest.raises(StorageError, match=r"cannot write .*below: "):
+        write_text(old / "below", "a folder would have to stand where a file does")
+    assert tree(old.parent) == {"notes.txt": b"old"}
+
+
+def test_files_get_the_permissions_that_a_plain_write_would_give(tmp_path):
+    mask = os.umask(0o027)
+    try:
+        write_text(tmp_path / "a", "")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+def test_a_folder_appears_whole(tmp_path):
+    target = tmp_path / "entry"
+    with replacing_folder(target) as part:
+        (part / "a").write_text("1")
+        assert not target.exists()
+        (part / "b").write_text("2")
+    assert tree(tmp_path) == {"entry/a": b"1", "entry/b": b"2"}
+
+
+@pytest.mark.parametrize("fault", [RecollectError("no"), KeyboardInterrupt()])
+def test_a_folder_whose_block_fails_never_appears(tmp_path, fault):
+    with pytest.raises(type(fault)), replacing_folder(tmp_path / "entry") as part:
+        write_and_fail(part / "a", fault)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_part_of_a_folder(tmp_path):
+    fault = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(StorageError, match="no room"), replacing_folder(tmp_path / "entry") as part:
+        write_and_fail(part / "a", fault)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_faster_rivals_folder_stays(tmp_path):
+    target = tmp_path / "entry"
+    with replacing_folder(target) as part:
+        (part / "a").write_text("ours")
+        target.mkdir()
+        (target / "a").write_text("the rival's")
+    assert tree(tmp_path) == {"entry/a": b"the rival's"}
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("RECOLLECT_CACHE", str(tmp_path / "chosen"))
+    assert cache_folder() == tmp_path / "chosen"
+    monkeypatch.delenv("RECOLLECT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "recollect"

@@ -1,0 +1,91 @@
+"""How batches and episodes are drawn, and how learning rates run."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recollect.errors import ConfigError
+from recollect.training.config import differences, make_config, preset_names, read_preset
+from recollect.training.loop import step_seed
+from recollect.training.schedules import OneCycle, Steps
+from recollect.training.stage1 import BalancedBatches
+
+
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=6), st.integers(1, 8), st.integers(0, 3))
+def test_a_pass_shows_every_category_equally_often(sizes, batch, seed):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    batches = BalancedBatches(labels, batch, seed)
+    drawn = batches._draw(0)
+    counts = np.bincount(labels[drawn], minlength=len(sizes))
+    assert (counts == -(-len(labels) // len(sizes))).all()
+
+
+def test_of_equal_categories_a_pass_shows_every_picture_once():
+    labels = np.repeat(np.arange(4), 10)
+    batches = BalancedBatches(labels, 8, seed=0)
+    rows = np.concatenate([batches[step] for step in range(5)])
+    assert sorted(rows) == list(range(40))
+    assert not np.array_equal(rows, np.concatenate([batches[step] for step in range(5, 10)]))
+
+
+def test_a_batch_depends_on_its_step_alone():
+    labels = np.repeat(np.arange(4), 10)
+    one, other = BalancedBatches(labels, 8, seed=0), BalancedBatches(labels, 8, seed=0)
+    forwards = [one[step] for step in range(12)]
+    backwards = [other[step] for step in reversed(range(12))][::-1]
+    assert all(np.array_equal(a, b) for a, b in zip(forwards, backwards, strict=True))
+
+
+def test_the_authors_rates_change_at_their_epochs():
+    schedule = Steps(kind="steps", rates=((20, 0.1), (40, 0.006), (50, 0.0012), (60, 0.00024)))
+    epochs = [0, 19.9, 20.1, 39.9, 40.1, 50.1, 59.9, 60]
+    assert [schedule.rate(epoch / 60) for epoch in epochs] == [
+        0.1, 0.1, 0.006, 0.006, 0.0012, 0.00024, 0.00024, 0.00024,
+    ]  # fmt: skip
+
+
+@given(st.floats(0, 1))
+def test_one_cycle_stays_between_nothing_and_its_peak(share):
+    assert 0 <= OneCycle(kind="one-cycle", peak=0.3).rate(share) <= 0.3
+
+
+def test_the_paper_preset_is_the_authors_recipe():
+    config = make_config(read_preset("paper"), {"data": "glyphs"})
+    assert config.stage1.steps * config.stage1.batch == 15_360_000
+    assert (config.stage1.momentum, config.stage1.weight_decay, config.stage1.pad) == (0.9, 5e-4, 8)
+    assert config.stage1.schedule == config.stage2.schedule
+    assert (config.stage2.episodes, config.stage2.ways, config.stage2.queries * 5) == (8, 5, 15)
+    assert (config.stage2.base_queries, config.select) == (15, "novel")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_valid(name):
+    assert make_config(read_preset(name), {"data": "glyphs"}).preset == name
+
+
+def test_options_win_over_a_preset_and_set_wins_over_options():
+    preset = read_preset("paper")
+    assert make_config(preset, {"data": "glyphs", "extractor": "c32f"}).extractor == "c32f"
+    config = make_config(preset, {"data": "glyphs", "extractor": "c32f"}, {"extractor": "c64f"})
+    assert config.extractor == "c64f"
+    assert read_preset("paper") == preset
+
+
+def test_differences_name_settings_by_their_path():
+    old = make_config({}, {"data": "glyphs"})
+    new = make_config({}, {"data": "glyphs"}, {"stage2.views": "3"})
+    assert differences(old, new) == ["stage2.views: 8 → 3"]
+    assert differences(old, old) == []
+
+
+def test_a_setting_that_does_not_exist_is_named():
+    with pytest.raises(ConfigError, match=r"stage1\.pases"):
+        make_config({}, {"data": "glyphs"}, {"stage1.pases": "3"})
+
+
+def test_every_step_has_its_own_seed():
+    seeds = {
+        step_seed(seed, stage, step) % 2**32 for seed in range(3) for stage in (1, 2) for step in range(200)
+    }
+    assert len(seeds) == 3 * 2 * 200
