@@ -32,4 +32,4 @@ soak: .venv/.installed
 	$(BIN)/python -m pytest soak/soak_*.py -s
 
 clean:
-	rm -rf .venv demo runs
+	rm -rf .venv demo

@@ -2,14 +2,15 @@
 
 import time
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
 from recollect import machine
 from recollect.data.augment import Augmentation
 from recollect.data.catalogue import load_data
-from recollect.data.features import augmented_views, extract, task_sampler
-from recollect.data.tasks import TaskShape
+from recollect.data.features import augmented_views, extract
+from recollect.data.tasks import TaskShape, task_sampler
 from recollect.evaluation.evaluate import figures, model_figures, model_scores
 from recollect.training.config import make_config, read_preset
 from recollect.training.stage1 import BaseClassification
@@ -63,7 +64,7 @@ def stage_two(model, split, config):
 
     ours = seconds(step, 50, 5)
     pictures = config.stage2.episodes * (5 * (config.most_shots + config.stage2.queries) + 15)
-    pixels = torch.from_numpy(split.base_train.take(split.base_train.labels[:1].repeat(pictures)))
+    pixels = torch.from_numpy(split.base_train.take(np.arange(pictures)))
 
     def with_extractor():
         with torch.no_grad():

@@ -85,7 +85,6 @@ def split_of(
     With `reserve=False` no categories are kept from training.
     """
     return Split(
-        "synthetic",
         base_train=images_of([train] * base, size=size, seed=10 * seed + 1),
         base_val=images_of([held] * base, size=size, seed=10 * seed + 2),
         base_test=images_of([held] * base, size=size, seed=10 * seed + 3),

@@ -393,10 +393,12 @@ def test_a_damaged_model(refused, copied, zoo):
     assert "is not a model file, or it is damaged" in refused("evaluate", copied, zoo)
 
 
-def test_a_report_that_cannot_be_written(refused, trained, zoo, tmp_path):
+def test_a_report_that_cannot_be_written_is_still_shown(run, trained, zoo, tmp_path):
     (tmp_path / "file").write_text("")
-    said = refused("evaluate", trained, zoo, *TASKS, "--out", tmp_path / "file" / "report.json")
-    assert "cannot write" in said
+    code, out, err = run("evaluate", trained, zoo, *TASKS, "--out", tmp_path / "file" / "report.json")
+    assert code == 2
+    assert "Novel" in out, "what was computed is not lost"
+    assert err.startswith("recollect: cannot write")
 
 
 @pytest.mark.parametrize(
@@ -415,7 +417,8 @@ def test_words_that_the_command_line_does_not_know_end_with_code_2(run, words, t
     monkeypatch.chdir(tmp_path)
     code, out, err = run(*words)
     assert (code, out) == (2, "")
-    assert "Usage" in err
+    assert err.startswith("recollect: ")
+    assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,16 +3,17 @@
 import json
 import logging
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from recollect.errors import RecollectError
+from recollect.errors import RecollectError, Stopped
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,18 +56,25 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="PIL")
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     try:
-        app(standalone_mode=True)
+        code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+    except Stopped as reason:
+        _end(str(reason), 130)
     except RecollectError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        os._exit(0)
+        _end(str(error), 2)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        # typer's own errors for a wrong call; which module they come from depends on its version.
+        if not hasattr(error, "format_message"):
+            raise
+        _end(f"{error.format_message()} (recollect {' '.join(sys.argv[1:2])} --help tells more)", 2)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str) -> None:
+def _end(message: str, code: int) -> NoReturn:
     sys.stderr.write(f"recollect: {' '.join(message.split())}\n")
-    sys.exit(2)
+    sys.exit(code)
 
 
 def _show_version(asked: bool) -> None:
@@ -89,9 +97,13 @@ def _print(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]
     if as_json:
         typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
         return
+    shown = show(result)
+    if isinstance(shown, str):
+        typer.echo(shown)
+        return
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 140).print(show(result))
+    Console(width=None if sys.stdout.isatty() else 140).print(shown)
 
 
 @app.callback()
@@ -123,8 +135,8 @@ def demo(
 @app.command()
 def train(
     data: Annotated[
-        str, typer.Argument(help="glyphs, cifar-fs:PATH, folder:PATH, or a folder of categories.")
-    ],
+        str | None, typer.Argument(help="glyphs, cifar-fs:PATH, folder:PATH, or a folder of categories.")
+    ] = None,
     preset: Annotated[str | None, typer.Option(help="A recipe by name; options win over it.")] = None,
     extractor: Annotated[str | None, typer.Option(help="c32f, c64f, c128f, resnet or resnet10.")] = None,
     classifier: Annotated[Classifier | None, typer.Option(help="How scores are computed.")] = None,
@@ -174,20 +186,19 @@ def train(
     if resume:
         start = RunFolder(out).config().model_dump()
         options["split"] = inline_split(split)  # as a run keeps it
+        options["device"] = None if device == "auto" else device
+    elif data is None:
+        raise RecollectError("DATA is missing: glyphs, cifar-fs:PATH, or a folder of categories is expected")
     else:
         name = preset or default_preset(data)
         start = read_preset(name) if name else {}
     config = make_config(start, options, _settings(settings or []))
-    trained = run_training(config, out, resume=resume)
-    if trained.stopped:
-        typer.echo(
-            f"{trained.stopped}; {trained.path} holds a usable model. Go on with: "
-            f"recollect train {data} --out {trained.path} --resume",
-            err=True,
-        )
+    try:
+        run_training(config, out, resume=resume)
+    except Stopped as reason:
+        how = f"recollect train --resume --out {shlex.quote(str(out))}"
+        raise Stopped(f"{reason}; {out} holds a usable model. Go on with: {how}") from reason
     _print({"run": str(out), "model": str(out / "model.safetensors")}, json_, lambda run: run["model"])
-    if trained.stopped:
-        raise typer.Exit(130)
 
 
 @app.command()
@@ -222,9 +233,9 @@ def evaluate(
         tasks=tasks,
         seed=seed,
     )
+    _print(report, json_, evaluation_table)
     if out is not None:
         write_text(out, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    _print(report, json_, evaluation_table)
 
 
 def _shots(text: str | None) -> str | int | None:

@@ -1,7 +1,6 @@
 """`recollect demo`: the whole story on the built-in characters, in about two minutes."""
 
 import base64
-import io
 import time
 from html import escape
 from pathlib import Path
@@ -28,6 +27,7 @@ from recollect.modelfile import load_model
 from recollect.recognizer import Recognizer
 from recollect.storage import write_text
 from recollect.training.config import make_config, read_preset
+from recollect.training.loop import stop_on_signals
 from recollect.training.runfolder import RunFolder
 from recollect.training.stage2 import make_views
 from recollect.training.train import learn_base, learn_generator, resolve
@@ -49,13 +49,12 @@ def run_demo(out: Path, seed: int = 0) -> dict[str, Any]:
     test = split.test
     if test is None:
         raise ValueError("the built-in data has no test categories")
-    comparison = compare(
-        models, extract(models["attention"], test), extract(models["attention"], split.base_test)
-    )
+    novel = extract(models["attention"], test)
+    comparison = compare(models, novel, extract(models["attention"], split.base_test))
     lesson = teach_five(models["attention"], split, test)
     pictures = {
         "demo.png": lesson_figure(lesson, comparison),
-        "tsne.png": tsne_figure(extract(models["attention"], test), models["attention"].classifier),
+        "tsne.png": tsne_figure(novel, models["attention"].classifier),
     }
     for name, figure in pictures.items():
         save_figure(figure, out / name)
@@ -69,24 +68,21 @@ def run_demo(out: Path, seed: int = 0) -> dict[str, Any]:
         "training_seconds": round(trained, 1),
         "seconds": round(time.perf_counter() - began, 1),
     }
-    write_text(out / "report.html", _html(result, pictures))
+    write_text(out / "report.html", _html(result, [out / name for name in pictures]))
     return result
 
 
 def train_generators(split: Split, out: Path, seed: int) -> dict[str, Model]:
     """Train stage 1 once, and stage 2 once for each generator that learns; return the three models."""
     config = resolve(make_config(read_preset("demo"), {"data": "glyphs", "seed": seed}), split)
-    first = RunFolder(out / "model")
-    first.clear()
-    first.keep(config)
-    views = make_views(learn_base(config, split, first), split, config)
-    learn_generator(load_model(first.stage_one_model), config, split, first, views=views)
-
-    config = make_config(config.model_dump(), {"generator": "average", "stage1_from": str(first.path)})
-    second = RunFolder(out / "average")
-    second.clear()
-    second.keep(config)
-    learn_generator(learn_base(config, split, second), config, split, second, views=views)
+    first, second = RunFolder(out / "model"), RunFolder(out / "average")
+    first.restart(config)
+    with stop_on_signals() as stop:
+        views = make_views(learn_base(config, split, first, stop), split, config, stop)
+        learn_generator(load_model(first.stage_one_model), config, split, first, stop, views)
+        config = make_config(config.model_dump(), {"generator": "average", "stage1_from": str(first.path)})
+        second.restart(config)
+        learn_generator(learn_base(config, split, second, stop), config, split, second, stop, views)
     return {
         "mean": load_model(first.stage_one_model),
         "average": load_model(second.model),
@@ -227,7 +223,7 @@ def _next_steps(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _html(result: dict[str, Any], pictures: dict[str, Figure]) -> str:
+def _html(result: dict[str, Any], pictures: list[Path]) -> str:
     headings = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
     rows = "".join(
         f"<tr><td>{row['shots']}</td><td>{row['generator']}</td>"
@@ -240,8 +236,7 @@ def _html(result: dict[str, Any], pictures: dict[str, Figure]) -> str:
     )
     lesson = "".join(f"<li>{escape(line)}</li>" for line in _lesson_lines(result["taught"]))
     images = "".join(
-        f'<p><img alt="{escape(name)}" src="data:image/png;base64,{_png(figure)}"></p>'
-        for name, figure in pictures.items()
+        f'<p><img alt="{path.stem}" src="data:image/png;base64,{_base64(path)}"></p>' for path in pictures
     )
     steps = escape("\n".join(step.strip() for step in _next_steps(result)))
     return f"""<!doctype html>
@@ -263,10 +258,8 @@ Accuracy in % over {result["tasks"]} tasks of five unseen characters, with 95 % 
 """
 
 
-def _png(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
-    return base64.b64encode(buffer.getvalue()).decode()
+def _base64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
 
 
 def _percent(right: npt.NDArray[np.bool_]) -> float:

@@ -25,5 +25,9 @@ class ConfigError(RecollectError):
     """A configuration that is wrong or contradicts an earlier one."""
 
 
+class Stopped(RecollectError):  # noqa: N818
+    """The work was asked to stop; the message says what is kept and how to go on."""
+
+
 class StorageError(RecollectError):
     """A file that could not be written; whatever stood there before is intact."""

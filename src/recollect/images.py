@@ -87,7 +87,7 @@ def read_batch(
     >>> read_batch(np.zeros((5, 40, 60, 3), np.uint8), size=32).shape
     (5, 32, 32, 3)
     """
-    many = _as_list(pictures)
+    many: list[Picture] = list(pictures) if are_many(pictures) else [pictures]  # type: ignore[arg-type, list-item]
     if not many:
         raise PictureError("no pictures were given. Hand over at least one")
     batch = np.empty((len(many), size, size, 3), np.uint8)
@@ -97,12 +97,11 @@ def read_batch(
     return batch
 
 
-def _as_list(pictures: Picture | Sequence[Picture]) -> Sequence[Picture]:
+def are_many(pictures: Picture | Sequence[Picture]) -> bool:
+    """Tell a sequence of pictures (or an array of four dimensions) from a single one."""
     if isinstance(pictures, np.ndarray):
-        return list(pictures) if pictures.ndim == 4 else [pictures]
-    if isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes | bytearray):
-        return pictures
-    return [pictures]
+        return pictures.ndim == 4
+    return isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes | bytearray)
 
 
 def _own_name(picture: Picture) -> str | None:

@@ -14,6 +14,7 @@ def prepare(threads: int | None = None) -> int:
     """Set the number of threads (default: torch's own choice) and return it; keep freed memory for reuse."""
     if threads is not None:
         torch.set_num_threads(threads)
+    torch.backends.cudnn.deterministic = True  # the same seed shall give the same weights
     keep_freed_memory()
     return torch.get_num_threads()
 

@@ -6,7 +6,7 @@ The header reads without torch; `load_model` and `save_model` bring it in.
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
@@ -23,11 +23,20 @@ FILE_NAME = "model.safetensors"
 _KEY = "recollect"
 
 
+class TrainedOn(Frozen):
+    """What an evaluation must know of the training's data, to hold out the same pictures and categories."""
+
+    split: Annotated[str, Field(pattern=r"^(\d+|\{.*\})$")] | None = None  # a number, or JSON
+    skip_bad: bool = False
+    key: str | None = None  # what the pictures were
+
+
 class Header(Frozen):
     """The words of a model file: what the model is and where it comes from."""
 
     format: int = FORMAT
     spec: ModelSpec
+    trained_on: TrainedOn = TrainedOn()
     provenance: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -60,11 +69,16 @@ def read_header(path: str | Path) -> Header:
     return _parse_header(path, metadata)
 
 
-def save_model(path: str | Path, model: "Model", provenance: dict[str, Any] | None = None) -> None:
+def save_model(
+    path: str | Path,
+    model: "Model",
+    provenance: dict[str, Any] | None = None,
+    trained_on: TrainedOn | None = None,
+) -> None:
     """Write the model to `path`, whole or not at all."""
     from safetensors.torch import save
 
-    header = Header(spec=model.spec, provenance=provenance or {})
+    header = Header(spec=model.spec, trained_on=trained_on or TrainedOn(), provenance=provenance or {})
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     content = save(tensors, metadata={_KEY: header.model_dump_json()})
     with replacing_file(Path(path)) as part:

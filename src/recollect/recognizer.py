@@ -9,7 +9,7 @@ import numpy as np
 
 from recollect.backends import Backend, Floats
 from recollect.errors import RecollectError
-from recollect.images import Picture, read_batch
+from recollect.images import Picture, are_many, read_batch
 
 Origin = Literal["base", "novel"]
 
@@ -94,9 +94,7 @@ class Recognizer:
             ]
             for row in probabilities
         ]
-        many = isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes)
-        many = many or (isinstance(pictures, np.ndarray) and pictures.ndim == 4)
-        return answers if many else answers[0]
+        return answers if are_many(pictures) else answers[0]
 
     def _embed(self, pictures: Picture | Sequence[Picture]) -> Floats:
         prepare = self._backend.spec.preprocessing

@@ -4,12 +4,19 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from recollect.errors import StorageError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_STALE_SECONDS = 24 * 3600
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -54,6 +61,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(path)
         part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
         try:
             yield part
@@ -65,6 +73,30 @@ def replacing_folder(path: Path) -> Iterator[Path]:
                     raise
             _sync_folder(path.parent)
         finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for one writer, and remove what a killed one left; where another has it, say so."""
+    with clear_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    with file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise StorageError(f"another process is writing to {folder}: wait for it to end") from error
+        for part in folder.glob(".*.part"):
+            part.unlink(missing_ok=True)
+        yield
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what killed writers of `path` left a day ago or earlier; a younger one may still be at work."""
+    for part in path.parent.glob(f".{path.name}.*.part"):
+        if time.time() - part.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(part, ignore_errors=True)
 
 

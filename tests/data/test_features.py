@@ -7,8 +7,8 @@ import torch
 
 from recollect.data import features as features_module
 from recollect.data.augment import Augmentation
-from recollect.data.features import augmented_views, cached_features, extract, task_sampler
-from recollect.data.tasks import TaskShape
+from recollect.data.features import augmented_views, cached_features, extract
+from recollect.data.tasks import TaskShape, task_sampler
 from recollect.model.spec import Preprocessing
 from recollect.storage import cache_folder
 

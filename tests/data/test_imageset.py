@@ -261,7 +261,7 @@ def test_normalisation_is_the_mean_and_deviation_of_the_selected_pictures():
 
 def test_pictures_all_of_one_colour_get_a_deviation_to_divide_by():
     images = ImageSet(np.full((2, 4, 4, 3), 9, np.uint8), np.arange(2), np.zeros(2, np.int64), ("a",), "key")
-    prepared = images.preprocessing()
+    prepared = images.preprocessing
     assert (prepared.size, prepared.mean, prepared.std) == (4, (9, 9, 9), (1, 1, 1))
 
 

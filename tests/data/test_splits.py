@@ -51,7 +51,7 @@ def test_base_pictures_come_in_three_disjoint_sets_that_cover_them(counts, data)
     val = data.draw(st.sampled_from([(), (names[0],)]))
     test = data.draw(st.sampled_from([(), (names[-1],)]))
     library = library_of(counts)
-    split = split_pictures(library, "x", Reserved(val, test), held_tenth, flips=True)
+    split = split_pictures(library, Reserved(val, test), held_tenth, flips=True)
     sets = [names_of(library, part) for part in base_parts(split)]
     assert sum(map(len, sets)) == len(set.union(*sets))
     base = [name for name in names if name not in {*val, *test}]
@@ -67,7 +67,7 @@ def test_base_pictures_come_in_three_disjoint_sets_that_cover_them(counts, data)
 def test_reserved_categories_are_never_among_base_ones(counts):
     val, *_, test = names = sorted(counts)
     library = library_of(counts)
-    split = split_pictures(library, "x", Reserved((val,), (test,)), held_tenth, flips=True)
+    split = split_pictures(library, Reserved((val,), (test,)), held_tenth, flips=True)
     assert split.categories == tuple(names[1:-1])
     assert names_of(library, split.val) == {f"{val}/{number}.png" for number in range(counts[val])}
     assert names_of(library, split.test) == {f"{test}/{number}.png" for number in range(counts[test])}
@@ -79,16 +79,14 @@ def test_reserved_categories_are_never_among_base_ones(counts):
 def test_which_pictures_are_held_out_depends_on_their_names_alone(counts, data, prefix):
     order = data.draw(st.permutations(range(sum(counts.values()))))
     plain, mixed = library_of(counts), library_of(counts, order, prefix)
-    one, other = (
-        split_pictures(library, "x", Reserved(), held_tenth, flips=True) for library in (plain, mixed)
-    )
+    one, other = (split_pictures(library, Reserved(), held_tenth, flips=True) for library in (plain, mixed))
     for mine, theirs in zip(base_parts(one), base_parts(other), strict=True):
         assert {prefix + name for name in names_of(plain, mine)} == names_of(mixed, theirs)
 
 
 def test_pictures_are_not_held_out_in_the_order_of_their_names():
     library = library_of({"a": 40, "b": 40})
-    split = split_pictures(library, "x", Reserved(), held_tenth, flips=True)
+    split = split_pictures(library, Reserved(), held_tenth, flips=True)
     held = sorted(names_of(library, split.base_val))
     assert held != sorted(library.names)[: len(held)]
     numbers = [
@@ -99,7 +97,7 @@ def test_pictures_are_not_held_out_in_the_order_of_their_names():
 
 def test_labels_point_at_the_right_names():
     library = library_of({"a": 9, "b": 9, "c": 9, "d": 9}, order=list(range(35, -1, -1)))
-    split = split_pictures(library, "x", Reserved(("c",), ("b",)), held_tenth, flips=False)
+    split = split_pictures(library, Reserved(("c",), ("b",)), held_tenth, flips=False)
     for images in (*base_parts(split), split.val, split.test):
         for row, label in zip(images.rows, images.labels, strict=True):
             assert library.names[row].split("/")[0] == images.categories[label]
@@ -109,9 +107,7 @@ def test_labels_point_at_the_right_names():
 def test_official_test_pictures_are_exactly_the_test_set():
     library = library_of({"a": 12, "b": 12, "c": 12})
     official = [0, 5, 13, 14, 15, 30]
-    split = split_pictures(
-        library, "x", Reserved(("c",)), lambda _: Held(2, 0), flips=True, test_rows=official
-    )
+    split = split_pictures(library, Reserved(("c",)), lambda _: Held(2, 0), flips=True, test_rows=official)
     assert sorted(split.base_test.rows) == [0, 5, 13, 14, 15]
     assert sorted(np.concatenate([part.rows for part in base_parts(split)])) == list(range(24))
     assert np.bincount(split.base_val.labels).tolist() == [2, 2]
@@ -121,7 +117,7 @@ def test_official_test_pictures_are_exactly_the_test_set():
 
 def test_tasks_on_a_part_use_that_parts_base_pictures():
     split = split_pictures(
-        library_of({"a": 12, "b": 12, "c": 9, "d": 9}), "x", Reserved(("c",), ("d",)), held_tenth, flips=True
+        library_of({"a": 12, "b": 12, "c": 9, "d": 9}), Reserved(("c",), ("d",)), held_tenth, flips=True
     )
     assert split.evaluated("val") == (split.val, split.base_val)
     assert split.evaluated("test") == (split.test, split.base_test)
@@ -132,7 +128,6 @@ def test_a_base_category_that_leaves_a_set_empty_is_named(held):
     with pytest.raises(DataError, match="category 'b' has 3 pictures, too few"):
         split_pictures(
             library_of({"a": 20, "b": 3}),
-            "x",
             Reserved(),
             lambda n: held if n == 3 else Held(2, 2),
             flips=True,
@@ -186,9 +181,13 @@ def test_either_part_may_be_left_out(words, expected):
     assert parse_split(json.dumps(words), NAMES) == expected
 
 
-@pytest.mark.parametrize("split", [None, "7", ' {"val": ["a"]}'])
+@pytest.mark.parametrize("split", [None, "7", '{"val":["a"],"test":[]}'])
 def test_a_split_that_names_no_file_travels_as_it_is(split):
     assert inline_split(split) == split
+
+
+def test_a_split_written_over_several_lines_travels_in_one():
+    assert inline_split(' {"val":\n ["a"]}') == '{"val":["a"],"test":[]}'
 
 
 @pytest.mark.parametrize(

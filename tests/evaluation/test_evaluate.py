@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from recollect.data.features import FeatureSet, extract, task_sampler
-from recollect.data.tasks import TaskShape
+from recollect.data.features import FeatureSet, extract
+from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import DataError
 from recollect.evaluation import evaluate as evaluate_module
 from recollect.evaluation.evaluate import evaluate, figures, model_figures, model_scores

@@ -54,7 +54,8 @@ def test_the_paper_preset_is_the_authors_recipe():
     config = make_config(read_preset("paper"), {"data": "glyphs"})
     assert config.stage1.steps * config.stage1.batch == 15_360_000
     assert (config.stage1.momentum, config.stage1.weight_decay, config.stage1.pad) == (0.9, 5e-4, 8)
-    assert config.stage1.schedule == config.stage2.schedule
+    rates = ((20, 0.1), (40, 0.006), (50, 0.0012), (60, 0.00024))
+    assert config.stage1.schedule == config.stage2.schedule == Steps(kind="steps", rates=rates)
     assert (config.stage2.episodes, config.stage2.ways, config.stage2.queries * 5) == (8, 5, 15)
     assert (config.stage2.base_queries, config.select) == (15, "novel")
 
@@ -89,3 +90,12 @@ def test_every_step_has_its_own_seed():
         step_seed(seed, stage, step) % 2**32 for seed in range(3) for stage in (1, 2) for step in range(200)
     }
     assert len(seeds) == 3 * 2 * 200
+
+
+@pytest.mark.parametrize("stage", ["stage1", "stage2"])
+def test_setting_one_part_of_a_schedule_leaves_the_others_alone(stage):
+    default = getattr(make_config({}, {"data": "glyphs"}), stage).schedule
+    changed = getattr(
+        make_config({}, {"data": "glyphs"}, {f"{stage}.schedule.warm_up": "0.4"}), stage
+    ).schedule
+    assert changed == default.model_copy(update={"warm_up": 0.4})

@@ -13,8 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from recollect.errors import ConfigError, DataError, ModelError
+from recollect.errors import ConfigError, DataError, ModelError, Stopped, StorageError
 from recollect.modelfile import load_model, read_header
+from recollect.storage import locked
 from recollect.training import loop
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
@@ -67,7 +68,7 @@ def assert_same(first, second):
 def finished(pictures, tmp_path_factory):
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    assert train(configured(pictures), out).stopped is None
+    train(configured(pictures), out)
     return out
 
 
@@ -130,12 +131,14 @@ def test_a_run_killed_in_the_middle_and_resumed_ends_with_the_same_weights(
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stderr.close()
-    assert not RunFolder(out).model.exists()
     from recollect.training.checkpoints import load_checkpoint
+
+    if stage == 2:  # killed there, the run holds what stage 1 had learned
+        assert load_model(out).spec.generator == "mean"
 
     assert 0 < load_checkpoint(checkpoint).step < 12
 
-    assert train(RunFolder(out).config(), out, resume=True).stopped is None
+    train(RunFolder(out).config(), out, resume=True)
     assert_same(weights(finished), weights(out))
     steps = [(line["stage"], line["step"], "both" in line) for line in RunFolder(out).metrics()]
     assert len(steps) == len(set(steps)), "a step was logged twice"
@@ -155,12 +158,12 @@ def test_a_run_asked_to_stop_leaves_a_usable_model_and_goes_on_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", stop_at_step_five)
-        trained = train(configured(pictures), out)
-    assert f"of stage {stage}" in trained.stopped
+        with pytest.raises(Stopped, match=f"step 6 of 12 of stage {stage}"):
+            train(configured(pictures), out)
     model = load_model(out)
     assert model.spec.generator == ("mean" if stage == 1 else "attention")
     assert not read_header(out).provenance["finished"]
-    assert train(RunFolder(out).config(), out, resume=True).stopped is None
+    train(RunFolder(out).config(), out, resume=True)
     assert_same(weights(finished), weights(out))
 
 
@@ -241,7 +244,8 @@ def test_training_in_a_thread_does_not_touch_signals(pictures, tmp_path):
     worker = threading.Thread(target=lambda: done.append(train(configured(pictures), tmp_path / "run")))
     worker.start()
     worker.join()
-    assert done[0].stopped is None
+    assert done == [None]
+    assert read_header(tmp_path / "run").provenance["finished"]
 
 
 def test_stage_one_of_another_run_is_taken_over_unchanged(pictures, finished, tmp_path):
@@ -263,6 +267,44 @@ def test_stage_one_of_another_kind_of_model_is_refused(finished, tmp_path):
     )
     with pytest.raises(ConfigError, match="another last_relu"):
         train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_stage_one_that_was_selected_on_other_categories_is_refused(pictures, tmp_path):
+    first = configured(pictures, split='{"val": ["colour1"], "test": ["colour2"]}', generator="mean")
+    train(first, tmp_path / "first")
+    swapped = configured(
+        pictures, split='{"val": ["colour2"], "test": ["colour1"]}', stage1_from=str(tmp_path / "first")
+    )
+    with pytest.raises(ConfigError, match="another data or split"):
+        train(swapped, tmp_path / "run")
+
+
+def test_a_run_stopped_before_its_generator_was_judged_keeps_the_plain_means(pictures, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    real = loop.save_checkpoint
+
+    def stop_at_step_one(path, state):
+        real(path, state)
+        if path == RunFolder(out).checkpoint(2) and state.step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(loop, "save_checkpoint", stop_at_step_one)
+    with pytest.raises(Stopped, match="step 2 of 12 of stage 2"):
+        train(configured(pictures), out)
+    assert load_model(out).spec.generator == "mean"
+
+
+def test_two_trainings_in_one_folder_do_not_mix(pictures, tmp_path):
+    with locked(tmp_path / "run"), pytest.raises(StorageError, match="another process"):
+        train(configured(pictures), tmp_path / "run")
+
+
+def test_leftovers_of_another_run_are_refused(pictures, finished, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "stage1.safetensors").write_bytes((finished / "stage1.safetensors").read_bytes())
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train(configured(pictures), tmp_path / "run")
 
 
 def test_a_checkpoint_of_another_model_is_refused(pictures, finished, tmp_path):

@@ -44,7 +44,6 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
     reserved = Reserved(tuple(words["val"]), tuple(words["test"]))
     return split_pictures(
         library,
-        f"cifar-fs:{path}",
         reserved,
         lambda _: Held(VAL_PICTURES, 0),
         flips=True,

@@ -1,5 +1,7 @@
 """`FeatureSet`: an `ImageSet` after the extractor, kept on disk under weights, data and preprocessing."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,12 +10,13 @@ from torch import Tensor
 
 from recollect.data.augment import Augmentation
 from recollect.data.imageset import ImageSet, batches, digest
-from recollect.data.tasks import TaskSampler
+from recollect.errors import StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint
 from recollect.progress import track
 from recollect.storage import cache_folder, replacing_file
 
+log = logging.getLogger(__name__)
 FEATURE_VERSION = 1
 _BATCH = 256
 
@@ -54,18 +57,26 @@ def cached_features(model: Model, images: ImageSet) -> FeatureSet:
     except Exception:  # noqa: BLE001, S110  # not there, or damaged in any way: it can be made again
         pass
     extracted = extract(model, images)
-    with replacing_file(path) as part, part.open("wb") as file:
-        np.save(file, extracted.features.numpy())
+    try:
+        with replacing_file(path) as part, part.open("wb") as file:
+            np.save(file, extracted.features.numpy())
+    except StorageError as error:
+        log.warning("features are not kept for the next time: %s", error)
     return extracted
 
 
 def augmented_views(
-    model: Model, images: ImageSet, augmentation: Augmentation, views: int, seed: int
+    model: Model,
+    images: ImageSet,
+    augmentation: Augmentation,
+    views: int,
+    seed: int,
+    check: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """Return features of `views` augmented versions of every picture, float16 (views, n, d).
 
     The extractor is frozen: batch norm in evaluation mode, while dropout (where the extractor has any)
-    draws its own mask for every view.
+    draws its own mask for every view. `check` is called between batches and may raise to end the work.
     """
     model.extractor.freeze()
     result = torch.empty(views, len(images), model.width, dtype=torch.float16)
@@ -73,22 +84,13 @@ def augmented_views(
     with torch.no_grad():
         for view, rows in track(work, "augmented views", len(work)):
             # torch seeds its CPU generator with 32 bits: those of a sum would repeat.
-            words = np.random.SeedSequence([seed, view, int(rows[0])]).generate_state(1)
+            words = np.random.SeedSequence([seed, view, int(rows[0])]).generate_state(2)
             generator = torch.Generator().manual_seed(int(words[0]))
-            torch.manual_seed(generator.initial_seed())
+            torch.manual_seed(int(words[1]))
+            check()
             pixels = augmentation(torch.from_numpy(images.take(rows)), generator)
             result[view, rows[0] : rows[-1] + 1] = model.embed(pixels.to(model.mean.device)).half().cpu()
     return result
-
-
-def task_sampler(base: ImageSet | FeatureSet, novel: ImageSet | FeatureSet | None) -> TaskSampler:
-    """Return a sampler of tasks over these pictures; without novel ones, base categories play novel."""
-    return TaskSampler(
-        np.asarray(base.labels),
-        None if novel is None else np.asarray(novel.labels),
-        base_names=base.categories,
-        novel_names=() if novel is None else novel.categories,
-    )
 
 
 def _labelled(features: Tensor, images: ImageSet) -> FeatureSet:

@@ -20,6 +20,7 @@ class Files(ABC):
 
     path: Path
     names: tuple[str, ...]
+    others: tuple[str, ...]  # files that are no pictures
     key: str  # changes when a file is added, removed or altered
 
     @abstractmethod
@@ -36,12 +37,10 @@ class FolderFiles(Files):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        found = sorted(
-            (file.relative_to(path).as_posix(), file.stat())
-            for file in _walk(path)
-            if _is_picture(file.relative_to(path)) and file.is_file()
-        )
+        files = sorted(file.relative_to(path) for file in _walk(path) if file.is_file())
+        found = [(file.as_posix(), (path / file).stat()) for file in files if _is_picture(file)]
         self.names = tuple(name for name, _ in found)
+        self.others = tuple(file.as_posix() for file in files if not _is_picture(file))
         self.key = digest([(name, stat.st_size, stat.st_mtime_ns) for name, stat in found])
 
     def read(self, name: str) -> bytes:
@@ -68,6 +67,7 @@ class ZipFiles(Files):
             if not entry.is_dir() and _is_picture(PurePosixPath(entry.filename))
         }
         self.names = tuple(sorted(entries))
+        self.others = tuple(name for name in self._archive.namelist() if name not in entries)
         self.key = digest([(name, entries[name].CRC, entries[name].file_size) for name in self.names])
 
     def read(self, name: str) -> bytes:

@@ -1,12 +1,14 @@
 """A person's own pictures: a folder, or a zip of one, with one sub-folder per category."""
 
+import logging
 from pathlib import Path, PurePosixPath
 
-from recollect.data.files import open_files
+from recollect.data.files import Files, open_files
 from recollect.data.imageset import Library, decode, digest
 from recollect.data.splits import Split, held_tenth, parse_split, require_pictures, split_pictures
 from recollect.errors import DataError
 
+log = logging.getLogger(__name__)
 SIZE = 84
 
 
@@ -17,7 +19,7 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
     require_pictures(library, reserved)
     if len(library.categories) - len(reserved.val) - len(reserved.test) < 2:
         raise DataError(f"{path} leaves fewer than 2 base categories: training needs at least 2")
-    return split_pictures(library, f"folder:{path}", reserved, held_tenth, flips=True)
+    return split_pictures(library, reserved, held_tenth, flips=True)
 
 
 def read_library(path: Path, size: int, *, skip_bad: bool) -> Library:
@@ -34,6 +36,23 @@ def read_library(path: Path, size: int, *, skip_bad: bool) -> Library:
             )
         if part[depth].encode(errors="replace").decode() != part[depth]:
             raise DataError(f"the name of the folder {part[depth]!r} in {files.path} is no text: rename it")
+    _warn_of_empty(files, depth, {part[depth] for part in parts})
     items = [files.item(part[depth], name) for name, part in zip(files.names, parts, strict=True)]
     key = digest("folder", files.key, size)
     return decode(items, key=key, size=size, skip_bad=skip_bad)
+
+
+def _warn_of_empty(files: Files, depth: int, categories: set[str]) -> None:
+    """Name the sub-folders whose files are all of kinds that are not read, such as .heic."""
+    others = {
+        parts[depth]: name
+        for name in files.others
+        if len(parts := PurePosixPath(name).parts) == depth + 2 and not parts[depth].startswith((".", "_"))
+    }
+    for category in sorted(others.keys() - categories):
+        log.warning(
+            "%s: left out category '%s', which holds no picture that is read (%s, for one)",
+            files.path,
+            category,
+            others[category],
+        )

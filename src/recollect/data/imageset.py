@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ class ImageSet:
         std = np.maximum(np.sqrt(squares / count - mean**2), 1.0)
         return _rounded(mean), _rounded(std)
 
+    @cached_property
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing that suits these pictures."""
         mean, std = self.normalisation()
@@ -118,7 +120,7 @@ def decode(items: Sequence[Item], *, key: str, size: int, skip_bad: bool) -> Lib
     def build(pixels: Pixels) -> dict[str, Any]:
         kept: list[int] = []
         bad: list[str] = []
-        with ThreadPoolExecutor(2) as pool:  # Pillow decodes outside the interpreter lock
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
             for index, result in enumerate(track(_in_order(pool, one, items), "decoding", len(items))):
                 if isinstance(result, PictureError):
                     if not skip_bad:

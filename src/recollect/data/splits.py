@@ -31,7 +31,6 @@ class Split:
     of theirs, or `None` where no categories are reserved (then base ones play novel on held-out pictures).
     """
 
-    name: str
     base_train: ImageSet
     base_val: ImageSet
     base_test: ImageSet
@@ -65,7 +64,6 @@ class _SplitFile(Frozen):
 
 def split_pictures(
     library: Library,
-    name: str,
     reserved: Reserved,
     held: Callable[[int], Held],
     *,
@@ -104,7 +102,6 @@ def split_pictures(
             )
         train += learned
     return Split(
-        name,
         base_train=library.select(train, base),
         base_val=library.select(val, base),
         base_test=library.select(test, base),
@@ -140,7 +137,7 @@ def parse_split(split: str | None, categories: Sequence[str]) -> Reserved:
 
 def inline_split(split: str | None) -> str | None:
     """Return --split with a file's content in place of its name, so that it can travel with a model."""
-    if split is None or split.isdecimal() or split.lstrip().startswith("{"):
+    if split is None or split.isdecimal():
         return split
     return _read_split(split).model_dump_json()
 

@@ -5,6 +5,7 @@ The random numbers come from NumPy's PCG64, so the same seed gives the same task
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,20 @@ class TaskShape:
     def base_count(self) -> int:
         """Return the number of base queries of a task."""
         return self.ways * self.queries if self.base_queries is None else self.base_queries
+
+
+class Labelled(Protocol):
+    """Anything whose items have categories: an `ImageSet` or a `FeatureSet`."""
+
+    @property
+    def labels(self) -> Ints | Tensor:
+        """Return each item's category, (n,)."""
+        ...
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Return the names of the categories."""
+        ...
 
 
 class TaskSampler:
@@ -196,3 +211,13 @@ def _occurrence(values: Ints) -> Ints:
     result: Ints = np.empty_like(values)
     np.put_along_axis(result, order, position - first, 1)
     return result
+
+
+def task_sampler(base: Labelled, novel: Labelled | None) -> TaskSampler:
+    """Return a sampler of tasks over these pictures; without novel ones, base categories play novel."""
+    return TaskSampler(
+        np.asarray(base.labels),
+        None if novel is None else np.asarray(novel.labels),
+        base_names=base.categories,
+        novel_names=() if novel is None else novel.categories,
+    )

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from recollect.data.catalogue import load_data
-from recollect.data.features import FeatureSet, cached_features, task_sampler
+from recollect.data.features import FeatureSet, cached_features
 from recollect.data.splits import Split
-from recollect.data.tasks import Tasks, TaskShape
+from recollect.data.tasks import Tasks, TaskShape, task_sampler
 from recollect.errors import DataError
 from recollect.evaluation.metrics import METRICS, Scores, summary, task_figures
 from recollect.model.classifier import Classifier
@@ -124,31 +124,48 @@ def evaluate(
     return results
 
 
-def evaluation_report(model: str | Path, data: str, *, part: str = "test", **options: Any) -> dict[str, Any]:  # noqa: ANN401
+def evaluation_report(
+    model: str | Path,
+    data: str,
+    *,
+    part: str = "test",
+    shots: Sequence[int] = (1, 5),
+    ways: int = 5,
+    queries: int = 15,
+    tasks: int = 600,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Evaluate a model file on the data it was trained on: the report of `recollect evaluate`."""
     began = time.perf_counter()
     header = read_header(model)
-    config = header.provenance.get("config", {})
-    spec = header.spec
-    split = load_data(data, size=spec.preprocessing.size, split=config.get("split"), skip_bad=True)
+    spec, trained_on = header.spec, header.trained_on
+    split = load_data(
+        data, size=spec.preprocessing.size, split=trained_on.split, skip_bad=trained_on.skip_bad
+    )
     if split.categories != spec.categories:
         raise DataError(
             f"{model} has other base categories than {data} ({len(spec.categories)} and "
             f"{len(split.categories)}): evaluate it on the data it was trained on"
         )
-    results = evaluate(load_model(model), split, part=part, **options)
-    if config.get("data_key") not in {None, split.base_train.key}:
-        log.warning(
-            "the pictures of %s have changed since training: held-out ones may have been learned from", data
-        )
+    results = evaluate(
+        load_model(model), split, part=part, shots=shots, ways=ways, queries=queries, tasks=tasks, seed=seed
+    )
+    warnings = []
+    if trained_on.key not in {None, split.base_train.key}:
+        warnings.append("the pictures changed since training: held-out ones may have been learned from")
     if split.evaluated(part)[0] is None:
-        log.warning("no %s categories are reserved: base categories play novel on held-out pictures", part)
-    asked = {name: options[name] for name in ("ways", "queries", "tasks", "seed")}
+        warnings.append(f"no {part} categories are reserved: base ones play novel on held-out pictures")
+    for warning in warnings:
+        log.warning("%s", warning)
     return {
         "model": str(model),
         "data": data,
         "categories": part,
-        **asked,
+        "ways": ways,
+        "queries": queries,
+        "tasks": tasks,
+        "seed": seed,
         "seconds": round(time.perf_counter() - began, 1),
+        **({"warnings": warnings} if warnings else {}),
         "results": results,
     }

@@ -41,7 +41,7 @@ class Classifier(nn.Module):
 
     def scores(self, z: Tensor, w: Tensor) -> Tensor:
         """Return the scores (…, q, k) of features z (…, q, d) against vectors w (…, k, d)."""
-        return dot_scores(self.view(z), self.view(w), self.scale)
+        return (cosine_scores if self.kind == "cosine" else dot_scores)(z, w, self.scale)
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the base scores (…, q, k) of features z (…, q, d)."""

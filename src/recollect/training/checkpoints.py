@@ -16,6 +16,7 @@ from recollect.storage import replacing_file
 
 FORMAT = 1
 State = dict[str, Tensor]
+_ABOUT = {"format", "step", "best_value", "seconds"}
 
 
 @dataclass
@@ -60,7 +61,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         tensors = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise ConfigError(f"the checkpoint {path} is damaged: delete it to train the stage again") from error
-    if about.get("format") != FORMAT:
+    if not isinstance(about, dict) or about.keys() != _ABOUT or about["format"] != FORMAT:
         raise ConfigError(
             f"the checkpoint {path} is of another version of recollect: start a new run with --out"
         )
@@ -91,4 +92,4 @@ def restore_momentum(model: Model, optimizer: torch.optim.Optimizer, momentum: S
     """Put saved momentum back."""
     for name, parameter in model.named_parameters():
         if name in momentum:
-            optimizer.state[parameter]["momentum_buffer"] = momentum[name].to(parameter)
+            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum[name])

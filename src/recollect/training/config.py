@@ -26,7 +26,7 @@ class StageOne(Frozen):
     steps: Positive | None = None
     batch: Annotated[int, Field(ge=2)] = 128
     schedule: Schedule = OneCycle(kind="one-cycle", peak=0.1)
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     pad: Annotated[int, Field(ge=0)] | None = None  # default: a tenth of the picture's size
     evaluations: Positive = 10  # how often a model may be selected
@@ -52,7 +52,7 @@ class StageTwo(Frozen):
     views: Positive = 8  # augmented views of every training picture
     sharpness: Annotated[float, Field(gt=0)] = 10  # where γ starts
     schedule: Schedule = OneCycle(kind="one-cycle", peak=0.3)
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     evaluations: Positive = 10
 
@@ -74,7 +74,7 @@ class Config(Frozen):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     minutes: Annotated[float, Field(gt=0)] | None = None
     device: str = "auto"
-    threads: Positive | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     skip_bad: bool = False
     stage1_from: str | None = None  # a run whose stage 1 is taken over instead of training it again
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30
@@ -91,9 +91,6 @@ class Config(Frozen):
     def select_shots(self) -> tuple[int, ...]:
         """Return the numbers of shots over which stage 2's selection is averaged."""
         return (1, self.stage2.max_shots) if self.shots == "mixed" else (self.shots,)
-
-
-_SCHEDULE = StageOne().schedule.model_dump()
 
 
 def preset_names() -> list[str]:
@@ -125,7 +122,7 @@ def make_config(
         *path, last = key.split(".")
         inner = values
         for name in path:
-            inner = inner.setdefault(name, dict(_SCHEDULE) if name == "schedule" else {})
+            inner = inner.setdefault(name, _schedule_of(path[0]) if name == "schedule" else {})
             if not isinstance(inner, dict):
                 raise ConfigError(f"--set {key}={text}: '{name}' holds no settings of its own")
         inner[last] = _parse(text)
@@ -138,6 +135,12 @@ def make_config(
         raise ConfigError(f"setting '{place}' = {found[0]['input']!r}: {reasons}") from error
 
 
+def _schedule_of(stage: str) -> dict[str, Any]:
+    """Return a stage's own schedule, of which --set may change one part."""
+    stages: dict[str, StageOne | StageTwo] = {"stage1": StageOne(), "stage2": StageTwo()}
+    return stages[stage].schedule.model_dump() if stage in stages else {}
+
+
 def _place(path: tuple[int | str, ...]) -> str:
     """Return a setting's dotted name; after these two stands which of several kinds was tried."""
     pairs = zip(("", *path), path, strict=False)
@@ -145,7 +148,8 @@ def _place(path: tuple[int | str, ...]) -> str:
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """Return one phrase for each setting that differs."""
+    """Return one phrase for each setting that differs and has a say in the weights."""
+    new = new.model_copy(update={"checkpoint_seconds": old.checkpoint_seconds})
     before, after = _flat(old.model_dump()), _flat(new.model_dump())
     return [f"{key}: {before.get(key)} → {after.get(key)}" for key in after if before.get(key) != after[key]]
 

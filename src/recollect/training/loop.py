@@ -19,7 +19,7 @@ from types import FrameType
 import torch
 from torch import Tensor, nn
 
-from recollect.errors import ConfigError, RecollectError
+from recollect.errors import ConfigError, RecollectError, Stopped
 from recollect.model.model import Model
 from recollect.progress import bar
 from recollect.training.checkpoints import (
@@ -35,16 +35,13 @@ from recollect.training.runfolder import RunFolder
 LOG_EVERY = 50
 
 
-class Stopped(RecollectError):  # noqa: N818
-    """The run was asked to stop; what it had learned is kept."""
-
-
 class Stage(ABC):
     """One stage of training: what a step computes, and how a model is judged."""
 
     number: int
     title: str
     select: str  # the validation figure by which a model is kept
+    judged: bool = False  # whether a model had been selected when the stage was stopped
 
     def __init__(self, model: Model, recipe: StageOne | StageTwo, config: Config) -> None:
         if recipe.steps is None:
@@ -93,7 +90,8 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
             finished = state.step == stage.steps
             journal.note(loss, share)
             if state.step % LOG_EVERY == 0 or finished:
-                advance(len(journal.losses), journal.write(state, rate))
+                journal.write(state, rate)
+            advance(1, journal.word)
             if state.step % judged_every == 0 or finished:
                 _select(stage, state, folder)
             asked = stop is not None and stop.is_set()
@@ -103,6 +101,7 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
                 saved = time.monotonic()
             if asked and not finished:
                 model.load_state_dict(state.best or state.weights)
+                stage.judged = bool(state.best)
                 raise Stopped(f"stopped at step {state.step} of {stage.steps} of stage {stage.number}")
     model.load_state_dict(state.best)
     return state.seconds
@@ -115,14 +114,15 @@ class _Journal:
         self.stage, self.folder = stage, folder
         self.losses: list[Tensor] = []
         self.shares: list[Tensor] = []
+        self.word = ""  # for the progress bar
 
     def note(self, loss: Tensor, share: Tensor) -> None:
         self.losses.append(loss)
         self.shares.append(share)
 
-    def write(self, state: Checkpoint, rate: float) -> str:
-        """Log the means since the last time, and return a word about them for the progress bar."""
-        loss, share = (torch.stack(values).double().mean().item() for values in (self.losses, self.shares))
+    def write(self, state: Checkpoint, rate: float) -> None:
+        """Log the means since the last time."""
+        loss, share = (torch.stack(values).mean().item() for values in (self.losses, self.shares))
         number = self.stage.number
         if not math.isfinite(loss):
             raise RecollectError(
@@ -138,7 +138,7 @@ class _Journal:
             seconds=round(state.seconds, 1),
         )
         self.losses, self.shares = [], []
-        return f"loss {loss:.3f}"
+        self.word = f"loss {loss:.3f}"
 
 
 def _restore(path: Path, model: Model, optimizer: torch.optim.Optimizer) -> Checkpoint:
@@ -171,7 +171,7 @@ def _select(stage: Stage, state: Checkpoint, folder: RunFolder) -> None:
     if selected:
         state.best_value = figures[stage.select]
         state.best = copy.deepcopy(stage.model.state_dict())
-    folder.log(stage=stage.number, step=state.step, **figures, selected=selected)
+    folder.log(stage=stage.number, step=state.step, **figures, selected=selected, by=stage.select)
 
 
 def step_seed(*words: int) -> int:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from recollect.errors import ConfigError
 from recollect.model.spec import ModelSpec
-from recollect.modelfile import FILE_NAME, read_header
+from recollect.modelfile import FILE_NAME, TrainedOn, read_header
 from recollect.storage import clear_write_errors, replacing_file, write_text
 from recollect.training.config import Config, differences
 
@@ -28,25 +28,44 @@ class RunFolder:
 
     def require_new(self) -> None:
         """Refuse a folder that holds a run already."""
-        if self._config.exists() or self.model.exists():
+        try:
+            taken = any(file.exists() for file in self._files())
+        except OSError as error:
+            raise ConfigError(f"--out {self.path} cannot be used: {error.strerror or error}") from error
+        if taken:
             raise ConfigError(
                 f"{self.path} holds a run already: go on with --resume, or choose another --out"
             )
 
-    def clear(self) -> None:
-        """Remove an earlier run's files, and nothing else."""
-        files = (self._config, self._metrics, self.model, self.stage_one_model, *map(self.checkpoint, (1, 2)))
-        for file in files:
-            file.unlink(missing_ok=True)
+    def _files(self) -> tuple[Path, ...]:
+        return (self._config, self._metrics, self.model, self.stage_one_model, *map(self.checkpoint, (1, 2)))
 
-    def adopt_stage_one(self, other: "RunFolder", spec: ModelSpec) -> None:
-        """Begin with the stage-1 model of another run, if it is a model as `spec` says."""
-        theirs = read_header(other.stage_one_model).spec
-        different = [name for name in ModelSpec.model_fields if getattr(theirs, name) != getattr(spec, name)]
+    def restart(self, config: Config) -> None:
+        """Begin anew where the same recipe ran before; a run of any other is refused."""
+        if self._config.exists():
+            before = self.config()
+            if (before.data, before.preset) != (config.data, config.preset):
+                raise ConfigError(f"{self.path} holds another run: choose another --out")
+            for file in self._files():
+                file.unlink(missing_ok=True)
+        self.require_new()
+        self.keep(config)
+
+    def require_stage_one(self, spec: ModelSpec, trained_on: TrainedOn) -> None:
+        """Refuse this folder's stage-1 model unless it is of this kind and learned from these pictures."""
+        header = read_header(self.stage_one_model)
+        different = [
+            name for name in ModelSpec.model_fields if getattr(header.spec, name) != getattr(spec, name)
+        ]
+        if header.trained_on != trained_on:
+            different.append("data or split")
         if different:
             raise ConfigError(
-                f"the stage 1 of {other.path} has another {' and '.join(different)}: train it anew"
+                f"the stage 1 of {self.path} has another {' and '.join(different)}: train it anew"
             )
+
+    def adopt_stage_one(self, other: "RunFolder") -> None:
+        """Begin with the stage-1 model of another run."""
         with replacing_file(self.stage_one_model) as part:
             shutil.copyfile(other.stage_one_model, part)
 
@@ -62,6 +81,8 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} holds no run to resume: leave --resume out to start one"
             ) from error
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._config}: {error.strerror or error}") from error
         except (ValidationError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"{self._config} was written by another version of recollect or altered: start a new run"

@@ -4,6 +4,8 @@ The extractor is frozen, so it runs before the first step and never inside one: 
 indices into cached features of several augmented views of every training picture.
 """
 
+import os
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +16,12 @@ from torch.nn import functional as F
 from recollect.data.features import augmented_views
 from recollect.data.splits import Split
 from recollect.data.tasks import Tasks, TaskSampler, TaskShape
-from recollect.errors import DataError
+from recollect.errors import ConfigError, DataError, Stopped
 from recollect.model.model import Model
 from recollect.training.config import Config
 from recollect.training.loop import Stage
-from recollect.training.stage1 import Judgement, augmentation
+from recollect.training.selection import Judgement
+from recollect.training.stage1 import augmentation
 
 _BLOCK = 64  # steps whose episodes are drawn together
 
@@ -106,8 +109,26 @@ def episodes_of(split: Split, config: Config) -> tuple[TaskSampler, TaskShape]:
     return sampler, shape
 
 
-def make_views(model: Model, split: Split, config: Config) -> Tensor:
+def make_views(model: Model, split: Split, config: Config, stop: threading.Event | None = None) -> Tensor:
     """Return the features of several augmented views of every training picture, (views, n, d)."""
-    return augmented_views(
-        model, split.base_train, augmentation(split, config.stage1), config.stage2.views, config.seed
-    )
+
+    def check() -> None:
+        if stop is not None and stop.is_set():
+            raise Stopped("stopped before stage 2")
+
+    views, augment = config.stage2.views, augmentation(split, config.stage1)
+    return augmented_views(model, split.base_train, augment, views, config.seed, check)
+
+
+def require_memory(pictures: int, width: int, config: Config) -> None:
+    """Refuse views that would not fit into memory, before hours are spent on stage 1."""
+    if not hasattr(os, "sysconf"):  # no way to ask on Windows
+        return
+    views = config.stage2.views
+    needed = 2 * views * pictures * width
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+    if needed > half:
+        raise ConfigError(
+            f"{views} views of {pictures} pictures take {needed >> 30} GiB in stage 2, more than half of the "
+            f"memory: --set stage2.views={max(1, int(views * half / needed))}"
+        )

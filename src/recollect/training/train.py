@@ -2,7 +2,7 @@
 
 import platform
 import threading
-from dataclasses import dataclass
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,56 +13,50 @@ from torch import Tensor
 from recollect import machine
 from recollect.data.catalogue import load_data
 from recollect.data.splits import Split, inline_split
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, Stopped
 from recollect.model.extractors import build_extractor
 from recollect.model.model import Model
 from recollect.model.spec import ModelSpec
-from recollect.modelfile import load_model, read_header, save_model
+from recollect.modelfile import TrainedOn, load_model, read_header, save_model
+from recollect.storage import locked
 from recollect.training.budget import fit_to_minutes
 from recollect.training.config import Config
-from recollect.training.loop import Stopped, run_stage, step_seed, stop_on_signals
+from recollect.training.loop import run_stage, step_seed, stop_on_signals
 from recollect.training.runfolder import RunFolder
-from recollect.training.stage1 import BaseClassification, Judgement
-from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views
+from recollect.training.selection import Judgement
+from recollect.training.stage1 import BaseClassification
+from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a training gave."""
+def train(config: Config, out: Path, *, resume: bool = False) -> None:
+    """Train both stages in the folder `out`, or go on with the run there where it was interrupted.
 
-    path: Path
-    stopped: str | None = None  # where it was stopped, if it was
-
-
-def train(config: Config, out: Path, *, resume: bool = False) -> Trained:
-    """Train both stages in the folder `out`, or go on with the run there where it was interrupted."""
+    Raises `Stopped` when the run was asked to stop; `out` then holds a usable model.
+    """
     folder = RunFolder(out)
     if resume:
         folder.require_same(config)
-        if folder.model.exists() and read_header(folder.model).provenance.get("finished"):
-            return Trained(out)
     else:
         folder.require_new()
-    machine.find_device(config.device)
-    build_extractor(
-        config.extractor, size=config.size or 224
-    )  # a wrong one is said before pictures are decoded
+    machine.find_device(config.device)  # what is wrong here is said before pictures are decoded
+    build_extractor(config.extractor, size=config.size or 224)
     split = load_data(config.data, size=config.size, split=config.split, skip_bad=config.skip_bad)
     if not resume:
         config = resolve(config, split)
-        folder.keep(config)
     elif config.data_key != split.base_train.key:
         raise ConfigError(
             f"the pictures of {config.data} have changed since {out} was begun: start a new run"
         )
     machine.prepare(config.threads)
-    with stop_on_signals() as stop:
-        try:
+    with locked(out):
+        if not resume:
+            folder.require_new()
+            folder.keep(config)
+        elif folder.model.exists() and read_header(folder.model).provenance.get("finished"):
+            return
+        with stop_on_signals() as stop:
             model = learn_base(config, split, folder, stop)
             learn_generator(model, config, split, folder, stop)
-        except Stopped as reason:
-            return Trained(out, str(reason))
-    return Trained(out)
 
 
 def resolve(config: Config, split: Split) -> Config:
@@ -79,7 +73,10 @@ def resolve(config: Config, split: Split) -> Config:
     model = new_model(config, split)
     if config.generator != "mean":
         episodes_of(split, config)
+        require_memory(len(split.base_train), model.width, config)
     Judgement(split, config.select_shots, config)  # refuses, by name, categories too small for a task
+    if config.stage1_from is not None:
+        RunFolder(Path(config.stage1_from)).require_stage_one(model.spec, _trained_on(config))
     return fit_to_minutes(config, model, split)
 
 
@@ -91,7 +88,7 @@ def new_model(config: Config, split: Split) -> Model:
         last_relu=config.last_relu,
         classifier=config.classifier,
         generator="mean",
-        preprocessing=split.base_train.preprocessing(),
+        preprocessing=split.base_train.preprocessing,
         categories=split.categories,
     )
     return Model(spec).to(config.device)
@@ -99,21 +96,23 @@ def new_model(config: Config, split: Split) -> Model:
 
 def learn_base(config: Config, split: Split, folder: RunFolder, stop: threading.Event | None = None) -> Model:
     """Stage 1, unless the folder holds its result already; leaves a model that works with plain means."""
-    if config.stage1_from is not None and not folder.stage_one_model.exists():
-        folder.adopt_stage_one(RunFolder(Path(config.stage1_from)), new_model(config, split).spec)
-    if folder.stage_one_model.exists():
-        return load_model(folder.stage_one_model).to(config.device)
     model = new_model(config, split)
+    if config.stage1_from is not None and not folder.stage_one_model.exists():
+        folder.adopt_stage_one(RunFolder(Path(config.stage1_from)))
+    if folder.stage_one_model.exists():
+        folder.require_stage_one(model.spec, _trained_on(config))
+        folder.checkpoint(1).unlink(missing_ok=True)
+        return load_model(folder.stage_one_model).to(config.device)
+    stage = BaseClassification(model, split, config)
     try:
-        seconds = run_stage(BaseClassification(model, split, config), folder, stop)
+        seconds = run_stage(stage, folder, stop)
     except Stopped:
-        save_model(folder.model, model, _provenance(config, finished=False))
+        _save(folder.model, model, config)
         raise
-    save_model(
-        folder.stage_one_model,
-        model,
-        _provenance(config, finished=False, stage1_seconds=round(seconds)),
-    )
+    facts: dict[str, Any] = {"images_seen": stage.images_seen, "stage1_seconds": round(seconds)}
+    # From here on a usable model is in its place, whatever happens to stage 2.
+    _save(folder.model, model, config, **facts)
+    _save(folder.stage_one_model, model, config, **facts)
     folder.checkpoint(1).unlink(missing_ok=True)
     return model
 
@@ -128,33 +127,38 @@ def learn_generator(
 ) -> None:
     """Stage 2 on a model that has been through stage 1; leaves the finished model in the folder."""
     first = read_header(folder.stage_one_model).provenance
-    seconds = 0.0
+    facts: dict[str, Any] = {name: first[name] for name in ("images_seen", "stage1_seconds")}
+    if not folder.model.exists():
+        _save(folder.model, model, config, **facts)
     if config.generator != "mean":
+        began = time.monotonic()
         torch.manual_seed(step_seed(config.seed, 2, 0))
         model.replace_generator(config.generator, config.stage2.sharpness)
         if views is None:
-            views = make_views(model, split, config)
+            views = make_views(model, split, config, stop)
+        stage = EpisodicTraining(model, split, config, views)
+        prepared = time.monotonic() - began
         try:
-            seconds = run_stage(EpisodicTraining(model, split, config, views), folder, stop)
+            facts["stage2_seconds"] = round(prepared + run_stage(stage, folder, stop))
         except Stopped:
-            save_model(folder.model, model, _provenance(config, finished=False))
+            if stage.judged:  # an untrained generator would be worse than the plain means already there
+                _save(folder.model, model, config, **facts)
             raise
-    facts = {
-        "images_seen": first["images_seen"],
-        "stage1_seconds": first["stage1_seconds"],
-        "stage2_seconds": round(seconds),
-    }
-    save_model(folder.model, model, _provenance(config, finished=True, **facts))
+    _save(folder.model, model, config, finished=True, **facts)
     folder.checkpoint(2).unlink(missing_ok=True)
 
 
-def _provenance(config: Config, *, finished: bool, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {
+def _trained_on(config: Config) -> TrainedOn:
+    return TrainedOn(split=config.split, skip_bad=config.skip_bad, key=config.data_key)
+
+
+def _save(path: Path, model: Model, config: Config, *, finished: bool = False, **facts: Any) -> None:  # noqa: ANN401
+    provenance = {
         "finished": finished,
         "recollect": version("recollect"),
         "torch": torch.__version__,
         "machine": f"{platform.machine()}, {config.threads} threads, {config.device}",
-        "images_seen": (config.stage1.steps or 0) * config.stage1.batch,
         "config": config.model_dump(mode="json"),
-        **more,
+        **facts,
     }
+    save_model(path, model, provenance, _trained_on(config))

@@ -1,0 +1,36 @@
+"""How a model is judged while it is trained, so that the best one is kept."""
+
+from recollect.data.features import FeatureSet, extract
+from recollect.data.splits import Split
+from recollect.data.tasks import TaskShape, task_sampler
+from recollect.evaluation.evaluate import model_figures
+from recollect.model.model import Model
+from recollect.training.config import Config
+
+
+class Judgement:
+    """Tasks on validation categories and validation pictures, by which models are selected.
+
+    Where no categories are reserved, base categories play novel on held-out pictures.
+    """
+
+    def __init__(self, split: Split, shots: tuple[int, ...], config: Config) -> None:
+        self.novel_images, self.base_images = split.evaluated("val")
+        self.tasks = config.select_tasks
+        sampler = task_sampler(self.base_images, self.novel_images)
+        self.shapes = [sampler.fit(TaskShape(5, count, 15)) for count in shots]
+        for shape in self.shapes:
+            sampler.check(shape)
+
+    def features(self, model: Model) -> tuple[FeatureSet | None, FeatureSet]:
+        """Return the features of the pictures that tasks are drawn from."""
+        novel = None if self.novel_images is None else extract(model, self.novel_images)
+        return novel, extract(model, self.base_images)
+
+    def figures(self, model: Model, novel: FeatureSet | None, base: FeatureSet) -> dict[str, float]:
+        """Return figures in percent, averaged over the numbers of shots."""
+        found = [model_figures(model, novel, base, shape, self.tasks, seed=0) for shape in self.shapes]
+        return {
+            name: round(sum(100 * one[name].mean().item() for one in found) / len(found), 3)
+            for name in ("novel", "base", "both", "ausuc")
+        }
