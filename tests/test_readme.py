@@ -1,5 +1,6 @@
 """What the README says is true: its example runs."""
 
+import json
 import re
 from pathlib import Path
 
@@ -31,3 +32,30 @@ def test_every_file_that_the_readme_shows_is_there():
     for link in re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8")):
         if not link.startswith("http"):
             assert (README.parent / link).exists(), link
+
+
+def test_every_result_in_the_readme_was_written_by_a_command():
+    text = README.read_text(encoding="utf-8")
+    folder = README.parent / "docs" / "results" / "cifar-fs-c64f-quick"
+    files = sorted(folder.glob("*.json"))
+    assert len(files) == 5
+    for file in files:
+        report = json.loads(file.read_text(encoding="utf-8"))
+        assert (report["categories"], report["tasks"], report["ways"]) == ("test", 600, 5)
+        cells = []
+        for name in ("novel", "base", "both"):
+            values = [result[name] for result in report["results"]]
+            means = [f"{value['mean']:.1f} ± {value['ci95']:.1f}" for value in values]
+            cells.append(" / ".join(dict.fromkeys(means)))
+        assert f"| {' | '.join(cells)} |" in text, file.name
+
+
+def test_the_demonstration_shows_what_it_should():
+    result = json.loads((README.parent / "docs" / "results" / "demo.json").read_text(encoding="utf-8"))
+    one_shot = {row["generator"]: row for row in result["generators"] if row["shots"] == 1}
+    assert all(60 <= row["novel"]["mean"] <= 92 for row in one_shot.values())
+    for kind in ("average", "attention"):
+        gain = one_shot[kind]["both_minus_mean"]
+        assert gain["mean"] >= 2
+        assert gain["mean"] - gain["ci95"] > 0
+    assert result["taught"]["base_scores_bit_identical"]
