@@ -37,17 +37,24 @@ def test_every_file_that_the_readme_shows_is_there():
 def test_every_result_in_the_readme_was_written_by_a_command():
     text = README.read_text(encoding="utf-8")
     folder = README.parent / "docs" / "results" / "cifar-fs-c64f-quick"
-    files = sorted(folder.glob("*.json"))
-    assert len(files) == 5
-    for file in files:
-        report = json.loads(file.read_text(encoding="utf-8"))
+    labels = {
+        "cifar-mean": "mean (stage 1 alone)",
+        "cifar-average": "average",
+        "cifar": "attention, mixed shots (the default)",
+        "cifar-1-shot": "attention, trained for 1 shot",
+        "cifar-5-shot": "attention, trained for 5 shots",
+    }
+    assert {file.stem for file in folder.glob("*.json")} == set(labels)
+    for name, label in labels.items():
+        report = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        assert report["model"] == f"runs/{name}"
         assert (report["categories"], report["tasks"], report["ways"]) == ("test", 600, 5)
         cells = []
-        for name in ("novel", "base", "both"):
-            values = [result[name] for result in report["results"]]
+        for figure in ("novel", "base", "both"):
+            values = [result[figure] for result in report["results"]]
             means = [f"{value['mean']:.1f} ± {value['ci95']:.1f}" for value in values]
             cells.append(" / ".join(dict.fromkeys(means)))
-        assert f"| {' | '.join(cells)} |" in text, file.name
+        assert f"| {label} | {' | '.join(cells)} |" in text
 
 
 def test_the_demonstration_shows_what_it_should():
