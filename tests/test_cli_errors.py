@@ -89,7 +89,9 @@ def trained(tmp_path_factory, zoo):
         env=environment,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == {"run": str(out), "model": str(out / "model.safetensors")}
+    said = json.loads(done.stdout)
+    assert (said["run"], said["model"]) == (str(out), str(out / "model.safetensors"))
+    assert set(said["validation"]) == {"novel", "base", "both"}
     return out
 
 

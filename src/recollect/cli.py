@@ -137,7 +137,9 @@ def train(
     data: Annotated[
         str | None, typer.Argument(help="glyphs, cifar-fs:PATH, folder:PATH, or a folder of categories.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="A recipe by name; options win over it.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A recipe: paper, cifar-fs-c64f-quick or demo; options win over it.")
+    ] = None,
     extractor: Annotated[str | None, typer.Option(help="c32f, c64f, c128f, resnet or resnet10.")] = None,
     classifier: Annotated[Classifier | None, typer.Option(help="How scores are computed.")] = None,
     generator: Annotated[
@@ -198,7 +200,10 @@ def train(
     except Stopped as reason:
         how = f"recollect train --resume --out {shlex.quote(str(out))}"
         raise Stopped(f"{reason}; {out} holds a usable model. Go on with: {how}") from reason
-    _print({"run": str(out), "model": str(out / "model.safetensors")}, json_, lambda run: run["model"])
+    selected = [line for line in RunFolder(out).metrics() if line.get("selected")][-1]
+    validation = {name: selected[name] for name in ("novel", "base", "both")}
+    result = {"run": str(out), "model": str(out / "model.safetensors"), "validation": validation}
+    _print(result, json_, _training_text)
 
 
 @app.command()
@@ -236,6 +241,11 @@ def evaluate(
     _print(report, json_, evaluation_table)
     if out is not None:
         write_text(out, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+def _training_text(result: dict[str, Any]) -> str:
+    figures = ", ".join(f"{name.capitalize()} {value:.1f} %" for name, value in result["validation"].items())
+    return f"{result['model']}\nOn validation tasks: {figures}"
 
 
 def _shots(text: str | None) -> str | int | None:

@@ -312,3 +312,11 @@ GOLDEN_FAKE = (
     [[14, 19, 16], [18, 15, 19]],
     [[3, 2, 3], [2, 3, 2]],
 )
+
+
+def test_a_shape_that_cannot_be_had_is_answered_with_one_that_can():
+    labels = np.repeat(np.arange(5), 2)
+    sampler = TaskSampler(labels, None, base_names=[f"c{index}" for index in range(5)])
+    with pytest.raises(DataError, match=r"--ways 2 --shots 1 --queries 1 would do"):
+        sampler.check(TaskShape(5, 1, 15))
+    sampler.check(TaskShape(2, 1, 1))

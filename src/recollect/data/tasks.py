@@ -103,12 +103,22 @@ class TaskSampler:
         sizes = np.sort(self.base.sizes)
         return int(sizes[: len(sizes) - ways].sum() if self.fake else sizes.sum())
 
+    def _advice(self, wanted: TaskShape) -> str:
+        """Name options near the wanted ones that these pictures allow."""
+        shape = self.fit(wanted)
+        for ways in range(shape.ways, 0, -1):
+            queries = min(shape.queries, self._room(ways) // ways)
+            if queries >= 1:
+                return f" (--ways {ways} --shots {shape.shots} --queries {queries} would do)"
+        return ""
+
     def check(self, shape: TaskShape) -> None:
         """Say what is missing for tasks of this shape, by name."""
         most = len(self.novel.names) - (1 if self.fake else 0)
         if shape.ways > most:
             raise DataError(
                 f"tasks of {shape.ways} ways need as many categories and there are {most}: use fewer --ways"
+                f"{self._advice(shape)}"
             )
         need = shape.shots + shape.queries
         for name, size in zip(self.novel.names, self.novel.sizes, strict=True):
@@ -116,12 +126,13 @@ class TaskSampler:
                 raise DataError(
                     f"category '{name}' has {size} pictures and needs {need} for {shape.shots} shots + "
                     f"{shape.queries} queries: add pictures, or use fewer --shots or --queries"
+                    f"{self._advice(shape)}"
                 )
         room = self._room(shape.ways)
         if shape.base_count > room:
             raise DataError(
                 f"tasks ask for {shape.base_count} pictures of base categories and {room} are held out: "
-                "use fewer --queries or --ways"
+                f"use fewer --queries or --ways{self._advice(shape)}"
             )
 
     def draw(self, shape: TaskShape, tasks: int, seed: int | Sequence[int]) -> Tasks:

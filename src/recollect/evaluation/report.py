@@ -19,7 +19,8 @@ _COLUMNS = {
 def evaluation_table(report: dict[str, Any]) -> Table:
     """Return a table of every figure, in percent, with its 95 % interval."""
     title = f"{report['tasks']} tasks of {report['ways']} ways on {report['categories']} categories, %"
-    table = Table(title=title, title_justify="left")
+    caption = "; ".join(report.get("warnings", [])) or None
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("shots", justify="right")
     for heading in _COLUMNS.values():
         table.add_column(heading, justify="right")
