@@ -34,7 +34,7 @@ def test_killed_at_random_moments_a_training_ends_with_the_same_weights(tmp_path
     while True:
         process = subprocess.Popen(command(out, *(["--resume"] if begun else [])))
         try:
-            process.wait(timeout=draw.uniform(3, 12) if kills < KILLS else None)
+            process.wait(timeout=draw.uniform(3, 7) if kills < KILLS else None)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
