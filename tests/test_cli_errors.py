@@ -395,6 +395,20 @@ def test_a_damaged_model(refused, copied, zoo):
     assert "is not a model file, or it is damaged" in refused("evaluate", copied, zoo)
 
 
+def test_plain_means_on_the_stage_one_of_another_run_need_no_training(run, trained, zoo, tmp_path):
+    out = tmp_path / "means"
+    words = [
+        "--split",
+        trained.parent / "split.json",
+        "--generator",
+        "mean",
+        "--set",
+        f"stage1_from={trained}",
+    ]
+    code, said, err = run("train", zoo, *QUICK, *SETTINGS, *words, "--out", out)
+    assert (code, said.strip(), err) == (0, str(out / "model.safetensors"), "")
+
+
 def test_a_report_that_cannot_be_written_is_still_shown(run, trained, zoo, tmp_path):
     (tmp_path / "file").write_text("")
     code, out, err = run("evaluate", trained, zoo, *TASKS, "--out", tmp_path / "file" / "report.json")

@@ -200,8 +200,9 @@ def train(
     except Stopped as reason:
         how = f"recollect train --resume --out {shlex.quote(str(out))}"
         raise Stopped(f"{reason}; {out} holds a usable model. Go on with: {how}") from reason
-    selected = [line for line in RunFolder(out).metrics() if line.get("selected")][-1]
-    validation = {name: selected[name] for name in ("novel", "base", "both")}
+    # A run that took stage 1 over and has no stage 2 judged nothing itself.
+    selected = [line for line in RunFolder(out).metrics() if line.get("selected")][-1:]
+    validation = {name: line[name] for line in selected for name in ("novel", "base", "both")}
     result = {"run": str(out), "model": str(out / "model.safetensors"), "validation": validation}
     _print(result, json_, _training_text)
 
@@ -245,7 +246,7 @@ def evaluate(
 
 def _training_text(result: dict[str, Any]) -> str:
     figures = ", ".join(f"{name.capitalize()} {value:.1f} %" for name, value in result["validation"].items())
-    return f"{result['model']}\nOn validation tasks: {figures}"
+    return f"{result['model']}\nOn validation tasks: {figures}" if figures else str(result["model"])
 
 
 def _shots(text: str | None) -> str | int | None:
