@@ -214,7 +214,9 @@ def evaluate(
     categories: Annotated[Part, typer.Option(help="Which reserved categories play novel.")] = Part.TEST,
     shots: Annotated[str, typer.Option(help="Numbers of shots, with commas.")] = "1,5",
     ways: Annotated[int, typer.Option(min=1, help="Novel categories in a task.")] = 5,
-    queries: Annotated[int, typer.Option(min=1, help="Queries of each novel category.")] = 15,
+    queries: Annotated[
+        int | None, typer.Option(min=1, help="Queries of each novel category (15; omniglot: 10).")
+    ] = None,
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 600,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the tasks.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,

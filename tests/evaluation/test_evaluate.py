@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -149,6 +151,14 @@ def test_validation_and_test_look_at_their_own_pictures(tiny_model, tiny_split, 
     looked_at.clear()
     evaluate(tiny_model, tiny_split, part="test", **options)
     assert looked_at == [tiny_split.test, tiny_split.base_test]
+
+
+def test_queries_are_those_of_the_data_unless_said(tiny_model, tiny_split):
+    options = {"shots": (1,), "ways": 3, "tasks": 20}
+    found = evaluate(tiny_model, replace(tiny_split, queries=4), **options)
+    assert found == evaluate(tiny_model, tiny_split, queries=4, **options)
+    with pytest.raises(DataError, match="15 queries"):
+        evaluate(tiny_model, tiny_split, **options)
 
 
 def test_without_reserved_categories_base_ones_play_novel(tiny_model, make_split):

@@ -4,11 +4,15 @@ import os.path
 from collections.abc import Callable
 from pathlib import Path
 
-from recollect.data import cifar, folder, glyphs
+from recollect.data import cifar, folder, glyphs, omniglot
 from recollect.data.splits import Split
 from recollect.errors import DataError
 
-_LOADERS: dict[str, Callable[..., Split]] = {"cifar-fs": cifar.load, "folder": folder.load}
+_LOADERS: dict[str, Callable[..., Split]] = {
+    "cifar-fs": cifar.load,
+    "omniglot": omniglot.load,
+    "folder": folder.load,
+}
 
 
 def load_data(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,24 @@ Rows = npt.NDArray[np.int64]
 log = logging.getLogger(__name__)
 
 
+class Source(Protocol):
+    """Pixels by row: an array, or what makes the rows when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return (all, size, size, 3)."""
+        ...
+
+    def __getitem__(self, rows: Rows, /) -> Pixels:
+        """Return a new array, (len(rows), size, size, 3)."""
+        ...
+
+
 @dataclass(frozen=True)
 class ImageSet:
     """Pictures of some categories: picture i is `pixels[rows[i]]`, of category `categories[labels[i]]`."""
 
-    pixels: Pixels  # (all, size, size, 3), memory-mapped
+    pixels: Source  # (all, size, size, 3), memory-mapped
     rows: Rows  # (n,)
     labels: Rows  # (n,)
     categories: tuple[str, ...]
@@ -76,7 +89,7 @@ class ImageSet:
 class Library:
     """Every picture of a data set before it is split: a name and a label for each row of `pixels`."""
 
-    pixels: Pixels
+    pixels: Source
     labels: Rows
     categories: tuple[str, ...]
     names: tuple[str, ...]
@@ -84,9 +97,9 @@ class Library:
 
     def select(self, rows: Sequence[int] | Rows, categories: Sequence[str]) -> ImageSet:
         """Return the pictures at `rows`, labelled by their category's place in `categories`."""
-        place = {self.categories.index(name): index for index, name in enumerate(categories)}
+        place = {name: index for index, name in enumerate(categories)}
         chosen = np.asarray(rows, dtype=np.int64)
-        labels = np.array([place[int(label)] for label in self.labels[chosen]], dtype=np.int64)
+        labels = np.array([place[self.categories[label]] for label in self.labels[chosen]], dtype=np.int64)
         return ImageSet(self.pixels, chosen, labels, tuple(categories), self.key)
 
 

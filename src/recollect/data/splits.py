@@ -37,6 +37,7 @@ class Split:
     val: ImageSet | None
     test: ImageSet | None
     flips: bool  # whether a mirrored picture still is of its category
+    queries: int = 15  # of each novel category in a task, where a call does not say
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -76,7 +77,8 @@ def split_pictures(
     set itself sets aside for testing, in place of `held(n).test`. Which pictures are held out depends on
     their names alone, so it is the same on every machine.
     """
-    base = [category for category in library.categories if category not in {*reserved.val, *reserved.test}]
+    apart_from_training = {*reserved.val, *reserved.test}
+    base = [category for category in library.categories if category not in apart_from_training]
     official = set(test_rows)
     rows_of: dict[str, list[int]] = {category: [] for category in library.categories}
     for row, label in enumerate(library.labels):

@@ -22,7 +22,7 @@ from recollect.modelfile import load_model, read_header
 
 log = logging.getLogger(__name__)
 ScoringFunction = Callable[[Tasks], Scores]
-_CHUNK_VALUES = 1 << 24  # query features gathered at a time: 64 MB
+_CHUNK_VALUES = 1 << 24  # query features or base scores gathered at a time: 64 MB
 
 
 def figures(score: ScoringFunction, tasks: Tasks, *, chunk: int = 100) -> dict[str, Tensor]:
@@ -94,7 +94,8 @@ def model_figures(
 ) -> dict[str, Tensor]:
     """Draw tasks and return every figure for each of them, (tasks,)."""
     drawn = task_sampler(base, novel).draw(shape, tasks, seed)
-    per_task = model.width * (shape.ways * shape.queries + shape.base_count)
+    each = max(model.width, len(base.categories))  # a query's feature, and its base scores
+    per_task = each * (shape.ways * shape.queries + shape.base_count)
     chunk = max(1, _CHUNK_VALUES // per_task)
     return figures(model_scores(model, novel, base), drawn, chunk=chunk)
 
@@ -106,11 +107,15 @@ def evaluate(
     part: str = "test",
     shots: Sequence[int] = (1, 5),
     ways: int = 5,
-    queries: int = 15,
+    queries: int | None = None,
     tasks: int = 600,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Return the report's `results`: one entry for each number of shots, every figure with its interval."""
+    """Return the report's `results`: one entry for each number of shots, every figure with its interval.
+
+    Without `queries`, tasks have as many of each novel category as is customary for the data.
+    """
+    queries = queries or split.queries
     novel_images, base_images = split.evaluated(part)
     sampler = task_sampler(base_images, novel_images)
     for count in shots:  # before the extractor runs for minutes
@@ -131,7 +136,7 @@ def evaluation_report(
     part: str = "test",
     shots: Sequence[int] = (1, 5),
     ways: int = 5,
-    queries: int = 15,
+    queries: int | None = None,
     tasks: int = 600,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -162,7 +167,7 @@ def evaluation_report(
         "data": data,
         "categories": part,
         "ways": ways,
-        "queries": queries,
+        "queries": queries or split.queries,
         "tasks": tasks,
         "seed": seed,
         "seconds": round(time.perf_counter() - began, 1),

@@ -18,7 +18,7 @@ class Judgement:
         self.novel_images, self.base_images = split.evaluated("val")
         self.tasks = config.select_tasks
         sampler = task_sampler(self.base_images, self.novel_images)
-        self.shapes = [sampler.fit(TaskShape(5, count, 15)) for count in shots]
+        self.shapes = [sampler.fit(TaskShape(5, count, split.queries)) for count in shots]
         for shape in self.shapes:
             sampler.check(shape)
 

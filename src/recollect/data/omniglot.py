@@ -1,0 +1,128 @@
+"""Omniglot: 1623 handwritten characters × 20 drawings, every rotation by 90° a category of its own."""
+
+import json
+import os.path
+from collections import Counter
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from recollect.data.files import Files, open_files
+from recollect.data.imageset import Library, Pixels, Rows, Source, decode, digest
+from recollect.data.splits import Held, Reserved, Split, split_pictures
+from recollect.errors import DataError
+
+SIZE = 28
+FOLDERS = ("images_background", "images_evaluation")
+DRAWINGS = 20  # of each character
+HELD = Held(val=2, test=3)
+QUERIES = 10
+TURNS = 4
+
+
+@dataclass(frozen=True)
+class Turned:
+    """Every picture four times: row 4·i + k is picture i turned anticlockwise by k · 90°."""
+
+    upright: Source
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return (4 · pictures, size, size, 3)."""
+        count, *rest = self.upright.shape
+        return (TURNS * count, *rest)
+
+    def __getitem__(self, rows: Rows) -> Pixels:
+        pixels = self.upright[rows // TURNS]
+        turns = rows % TURNS
+        for turn in range(1, TURNS):
+            pixels[turns == turn] = np.rot90(pixels[turns == turn], turn, axes=(1, 2))
+        return pixels
+
+
+def load(path: Path, *, size: int | None = None, split: str | None = None, skip_bad: bool = False) -> Split:
+    """Read Omniglot with its 1028 / 172 / 423 split of characters, four categories of each.
+
+    `path` is a folder with the two official archives or folders, or one archive with both folders. Pixels
+    stay as they are stored, black strokes on white. The four rotations hold out the same drawings.
+    """
+    if split is not None:
+        raise DataError("omniglot has a published split of its own: leave --split out")
+    sources = _open(path)
+    items = [files.item(_character(files, name), name) for files in sources for name in files.names]
+    words = published()
+    known = {*words["train"], *words["val"], *words["test"]}
+    _require_whole(path, Counter(item.category for item in items), known)
+    size = size or SIZE
+    key = digest("omniglot", [files.key for files in sources], size)
+    library = decode(items, key=key, size=size, skip_bad=skip_bad)
+    lost = known - {*library.categories}
+    if lost:
+        raise DataError(f"no drawing of '{min(lost)}' in {path} decodes")
+    val, test = (tuple(name for one in words[part] for name in _turns(one)) for part in ("val", "test"))
+    parts = split_pictures(turned(library), Reserved(val, test), lambda _: HELD, flips=False)
+    return replace(parts, queries=QUERIES)
+
+
+def published() -> dict[str, list[str]]:
+    """Return the names of the characters for training, validation and test: `Alphabet/characterNN`."""
+    text = resources.files("recollect.data").joinpath("omniglot.json").read_text(encoding="utf-8")
+    words: dict[str, list[str]] = json.loads(text)
+    return words
+
+
+def turned(library: Library) -> Library:
+    """Return every picture in its four rotations: `Alphabet/characterNN` becomes `…/rot000` to `…/rot270`.
+
+    The pictures keep their names, by which they are held out: alike for the four.
+    """
+    pictures = len(library.labels)
+    return Library(
+        pixels=Turned(library.pixels),
+        labels=np.repeat(TURNS * library.labels, TURNS) + np.tile(np.arange(TURNS), pictures),
+        categories=tuple(name for category in library.categories for name in _turns(category)),
+        names=tuple(name for name in library.names for _ in range(TURNS)),
+        key=library.key,
+    )
+
+
+def _turns(character: str) -> list[str]:
+    return [f"{character}/rot{90 * turn:03}" for turn in range(TURNS)]
+
+
+def _open(path: Path) -> list[Files]:
+    """Open what holds the drawings: each folder or its archive, or one folder or archive with both."""
+    found = [_first(path / name, path / f"{name}.zip") for name in FOLDERS]
+    if not any(found):
+        return [open_files(path)]
+    return [open_files(one or path / f"{name}.zip") for one, name in zip(found, FOLDERS, strict=True)]
+
+
+def _first(*paths: Path) -> Path | None:
+    return next((path for path in paths if os.path.exists(path)), None)  # noqa: PTH110 -- never raises
+
+
+def _character(files: Files, name: str) -> str:
+    parts = PurePosixPath(name).parts
+    if len(parts) < 3:
+        raise DataError(
+            f"{files.path}/{name}: images_background/<alphabet>/<character>/*.png and "
+            "images_evaluation/<alphabet>/<character>/*.png are expected"
+        )
+    return f"{parts[-3]}/{parts[-2]}"
+
+
+def _require_whole(path: Path, found: Counter[str], known: set[str]) -> None:
+    if known - found.keys():
+        lacking = sorted(known - found.keys())
+        raise DataError(
+            f"{path} lacks {len(lacking)} of Omniglot's {len(known)} characters, '{lacking[0]}' for one: "
+            f"{' and '.join(FOLDERS)} are expected there"
+        )
+    if found.keys() - known:
+        raise DataError(f"{path} holds '{min(found.keys() - known)}', which is not a character of Omniglot")
+    for name, count in sorted(found.items()):
+        if count != DRAWINGS:
+            raise DataError(f"'{name}' has {count} drawings in {path}; Omniglot has {DRAWINGS} of each")
