@@ -1,14 +1,26 @@
+import gzip
+import math
+import multiprocessing
 import os
+import pickle
+import re
+import stat
 import struct
+import tarfile
+import time
 import tracemalloc
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+from archives import KINDS, pack, pack_folder
+from mutations import mutations
 
 from pictures import write_folder, write_picture, write_zip
 from recollect.data import files as files_module
 from recollect.data.files import open_files
-from recollect.errors import DataError, PictureError
+from recollect.errors import DataError, PictureError, RecollectError
 
 
 @pytest.fixture
@@ -17,14 +29,24 @@ def photos(tmp_path):
 
 
 NAMES = ("cat/000.png", "cat/001.png", "dog/000.png")
+CONTENT = bytes(range(256)) * 50
 
 
-@pytest.fixture(params=["folder", "zip", "deflated zip"])
+@pytest.fixture(params=["folder", *KINDS])
+def opened_with_notes(request, photos, tmp_path):
+    for name in ("train.pickle", "cat/notes.txt", ".DS_Store", "__MACOSX/cat/notes.txt", "cat/.hidden"):
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        (photos / name).write_bytes(CONTENT)
+    return photos if request.param == "folder" else pack_folder(tmp_path / "packed", request.param, photos)
+
+
+@pytest.fixture(params=["folder", "zip", "deflated zip", *KINDS[1:]])
 def opened(request, photos, tmp_path):
     if request.param == "folder":
         return photos
-    method = zipfile.ZIP_DEFLATED if request.param == "deflated zip" else zipfile.ZIP_STORED
-    return write_zip(tmp_path / "photos.zip", photos, method=method)
+    if request.param == "deflated zip":
+        return write_zip(tmp_path / "photos.zip", photos, method=zipfile.ZIP_DEFLATED)
+    return pack_folder(tmp_path / "photos.archive", request.param, photos)
 
 
 def test_files_come_sorted_with_their_bytes(opened, photos):
@@ -104,7 +126,7 @@ def test_an_archive_without_pictures_says_what_is_expected(tmp_path):
 
 def test_a_file_that_is_no_archive_is_refused_by_name(tmp_path):
     (tmp_path / "photos.rar").write_bytes(b"Rar!" + bytes(100))
-    with pytest.raises(DataError, match=r"photos\.rar is not a zip archive, or it is damaged"):
+    with pytest.raises(DataError, match=r"photos\.rar is not a zip archive and no tar, or it is damaged"):
         open_files(tmp_path / "photos.rar")
 
 
@@ -137,7 +159,7 @@ def test_a_file_whose_checksum_is_wrong_is_named(photos, tmp_path):
     path.write_bytes(content)
     files = open_files(path)
     assert files.read("cat/000.png")
-    with pytest.raises(PictureError, match=r"cannot read cat/001\.png in .*photos\.zip"):
+    with pytest.raises(PictureError, match=r"cannot read .*photos\.zip/cat/001\.png: Bad CRC"):
         files.read("cat/001.png")
 
 
@@ -175,7 +197,7 @@ def test_an_encrypted_file_is_named(photos, tmp_path):
     content = bytearray(path.read_bytes())
     content[content.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(content)
-    with pytest.raises(PictureError, match=r"cannot read cat/000\.png.*encrypted"):
+    with pytest.raises(PictureError, match=r"cannot read .*cat/000\.png.*encrypted"):
         open_files(path).read("cat/000.png")
 
 
@@ -186,9 +208,190 @@ def test_a_file_that_vanishes_or_may_not_be_read_is_named(photos):
         files.read("cat/000.png")
 
 
-def test_names_that_climb_out_of_an_archive_are_passed_over(photos, tmp_path):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret.png",
+        "cat/../../secret.png",
+        "/etc/secret.png",
+        "C:/secret.png",
+        "..\\secret.png",
+        "./../x.png",
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_that_lead_out_of_an_archive_are_refused_by_name(tmp_path, kind, name):
+    path = pack(tmp_path / "photos", kind, [("cat/000.png", b"x"), (name, b"x")])
+    with pytest.raises(DataError, match=rf"photos: the name {re.escape(repr(name))} leads out"):
+        open_files(path)
+
+
+@pytest.mark.parametrize("again", ["cat/000.png", "./cat/000.png", "cat//000.png"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_comes_twice_is_refused(tmp_path, kind, again):
+    path = pack(tmp_path / "photos", kind, [("cat/000.png", b"x"), (again, b"y")])
+    with pytest.raises(DataError, match=r"photos: cat/000\.png is in the archive twice"):
+        open_files(path)
+
+
+def test_every_regular_file_that_is_not_hidden_is_a_picture_or_among_the_others(opened_with_notes):
+    files = open_files(opened_with_notes)
+    assert files.names == NAMES
+    assert sorted(files.others) == ["cat/notes.txt", "train.pickle"]
+    assert files.size("train.pickle") == len(CONTENT)
+    with files.open("train.pickle") as stream:
+        assert stream.read(10) == CONTENT[:10]
+        assert stream.read() == CONTENT[10:]
+    assert files.read("train.pickle") == CONTENT
+
+
+def test_names_of_a_tar_archive_come_in_its_order(tmp_path):
+    names = ["dog/1.png", "cat/2.png", "dog/0.png"]
+    path = pack(tmp_path / "photos", "tar.gz", [(name, b"x") for name in names])
+    assert list(open_files(path).names) == names
+
+
+def test_files_without_a_picture_are_taken_where_no_picture_is_expected(tmp_path):
+    path = pack(tmp_path / "photos", "tar.gz", [("train", b"x")])
+    assert open_files(path, pictures=False).others == ("train",)
+    with pytest.raises(DataError, match="holds no pictures"):
+        open_files(path)
+
+
+def test_the_key_changes_with_what_is_no_picture_too(photos):
+    (photos / "labels.csv").write_text("a")
+    files = open_files(photos)
+    os.utime(photos / "labels.csv", ns=(1, 1))
+    changed = open_files(photos)
+    assert changed.key != files.key
+    assert changed.stamp(NAMES) == files.stamp(NAMES)
+    assert changed.stamp(["labels.csv"]) != files.stamp(["labels.csv"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_read_in_another_process_from_a_pickle_and_after_a_fork(photos, tmp_path, kind):
+    files = open_files(pack_folder(tmp_path / "photos.archive", kind, photos))
+    assert files.read(NAMES[0]) == (photos / NAMES[0]).read_bytes()
+    copy = pickle.loads(pickle.dumps(files))
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        there = pool.map(files.read, NAMES * 5)
+    for name, content in zip(NAMES * 5, there, strict=True):
+        assert content == copy.read(name) == files.read(name) == (photos / name).read_bytes()
+
+
+def test_a_compressed_tar_is_unpacked_once_though_threads_ask_a_little_out_of_order(tmp_path, monkeypatch):
+    contents = {f"cat/{number:04}.png": bytes([number % 251]) * 700 for number in range(2000)}
+    files = open_files(pack(tmp_path / "photos", "tar.gz", contents.items()))
+    opened = []
+    forward = files_module._Forward
+    monkeypatch.setattr(files_module, "_Forward", lambda path: opened.append(path) or forward(path))
+    order = sorted(range(2000), key=lambda number: number + 40 * math.sin(number))
+    with ThreadPoolExecutor(8) as pool:
+        names = [files.names[number] for number in order]
+        assert list(pool.map(files.read, names)) == [contents[name] for name in names]
+    assert len(opened) <= 3
+    assert files.read(files.names[0]) == contents[files.names[0]]  # and back to the start
+
+
+def test_what_is_passed_over_in_a_compressed_tar_takes_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(files_module, "AHEAD_BYTES", 1 << 18)
+    content = np.random.default_rng(0).bytes(50_000)
+    files = open_files(pack(tmp_path / "photos", "tar.gz", [(f"cat/{i}.png", content) for i in range(100)]))
+    tracemalloc.start()
+    try:
+        assert files.read("cat/99.png") == files.read("cat/0.png") == files.read("cat/50.png") == content
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_every_form_of_tar_is_read(tmp_path, form):
+    long = (
+        f"{'l' * 90}/{'ö' * 40}/{'s' * 9}.png"
+        if form != tarfile.USTAR_FORMAT
+        else f"{'l' * 90}/{'s' * 90}.png"
+    )
+    path = pack(tmp_path / "photos", "tar", [("cat/0.png", b"one"), (long, b"two"), ("cat/2.png", b"")], form)
+    files = open_files(path)
+    assert [files.read(name) for name in files.names] == [b"one", b"two", b""]
+    assert files.names == ("cat/0.png", long, "cat/2.png")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_links_and_devices_in_a_tar_are_refused_and_never_followed(tmp_path, kind):
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    path = tmp_path / "photos"
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo("cat/link.png")
+        info.type, info.linkname = kind, str(tmp_path / "secret.png")
+        archive.addfile(info)
+    with pytest.raises(DataError, match=r"cat/link\.png is a link or a device"):
+        open_files(path)
+
+
+def test_a_link_in_a_zip_is_refused(tmp_path):
+    info = zipfile.ZipInfo("cat/link.png")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "photos", "w") as archive:
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(DataError, match=r"cat/link\.png is a link"):
+        open_files(tmp_path / "photos")
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "tar.bz2", "tar.xz"])
+def test_a_tar_that_unpacks_to_far_more_than_it_is_is_refused_soon(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(files_module, "ANY_BYTES", 1 << 18)
+    path = pack(tmp_path / "photos", kind, [("cat/0.png", b"x"), ("cat/1.png", bytes(8 << 20))])
+    started = time.process_time()
+    with pytest.raises(DataError, match=r"photos: it would unpack from .* bytes to more than"):
+        open_files(path)
+    assert time.process_time() - started < 2
+
+
+def test_a_header_that_claims_to_be_huge_is_refused(tmp_path):
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 30
+    with gzip.open(tmp_path / "photos", "wb") as file:
+        file.write(info.tobuf() + bytes(1 << 22))
+    with pytest.raises(DataError, match="a header of 1073741824 bytes is refused"):
+        open_files(tmp_path / "photos")
+
+
+def test_a_zip_entry_that_claims_to_unpack_to_far_more_than_it_is_is_refused(photos, tmp_path):
     path = write_zip(tmp_path / "photos.zip", photos)
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("../secret.png", b"")
-        archive.writestr("cat/../../secret.png", b"")
-    assert open_files(path).names == NAMES
+    declare_size(path, files_module.ANY_BYTES + 1)
+    files = open_files(path)
+    with pytest.raises(PictureError, match=r"cat/000\.png: it would unpack from"):
+        files.read("cat/000.png")
+    with pytest.raises(DataError, match=r"cat/000\.png: it would unpack from"):
+        files.open("cat/000.png")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_archive_that_is_cut_short_is_named(photos, tmp_path, kind):
+    content = pack_folder(tmp_path / "whole", kind, photos).read_bytes()
+    path = tmp_path / "short"
+    for part in (0.02, 0.2, 0.4):
+        path.write_bytes(content[: int(len(content) * part)])
+        with pytest.raises(DataError, match="short"):
+            open_files(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_archive_gives_its_files_or_our_own_error(photos, tmp_path, kind):
+    content = pack_folder(tmp_path / "whole", kind, photos).read_bytes()
+    path = tmp_path / "damaged"
+    refused = 0
+    for damaged in mutations(content, 150):
+        path.write_bytes(damaged)
+        try:
+            files = open_files(path)
+            for name in (*files.names, *files.others):
+                files.read(name)
+                with files.open(name) as stream:
+                    stream.read()
+        except RecollectError as error:
+            refused += "damaged" in str(error)
+    assert refused > 30

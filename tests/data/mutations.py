@@ -1,0 +1,23 @@
+"""Damaged copies of a file, for tests of everything that reads files from outside."""
+
+import random
+from collections.abc import Iterator
+
+
+def mutations(data: bytes, count: int = 300, seed: int = 0) -> Iterator[bytes]:
+    """Yield `count` copies with bytes changed, cut out, cut off or put in at random, the same each time."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        damaged = bytearray(data)
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            place, length = rng.randrange(len(damaged) + 1), rng.choice((1, 2, 8, 64))
+            how = rng.choice(("flip", "flip", "flip", "truncate", "insert", "remove"))
+            if how == "flip" and place < len(damaged):
+                damaged[place] ^= rng.choice((1, 2, 4, 8, 16, 32, 64, 128, 255))
+            elif how == "truncate":
+                del damaged[place:]
+            elif how == "insert":
+                damaged[place:place] = rng.randbytes(length)
+            elif how == "remove":
+                del damaged[place : place + length]
+        yield bytes(damaged)

@@ -1,0 +1,281 @@
+import io
+import pickle
+import random
+import resource
+import struct
+import time
+
+import numpy as np
+import pytest
+from mutations import mutations
+
+from recollect.data import pickles
+from recollect.data.pickles import as_text, read_pickle, read_record
+from recollect.errors import DataError
+
+ARRAYS = [
+    np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
+    np.asfortranarray(np.arange(6, dtype=np.int64).reshape(2, 3)),
+    np.array([1.5, -2.0], dtype=">f4"),
+    np.array([True, False]),
+    np.array([b"apple", b"bee"]),
+    np.array(["apple", "größe"]),
+    np.zeros((0, 3), np.float64),
+    np.array(7, np.int32),
+]
+
+
+def read(content, place="data.pickle"):
+    return read_pickle(io.BytesIO(content), place)
+
+
+def same(one, other):
+    if isinstance(one, np.ndarray | np.generic):
+        return type(one) is type(other) and one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    return type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_data_and_arrays_come_back_the_same_from_every_protocol(protocol):
+    words = ["a", "größe", "x" * 300]
+    data = {
+        "data": ARRAYS,
+        "again": ARRAYS,
+        "labels": [0, 1, -5, 1 << 40, 1 << 100, 255, 70000],
+        "names": words,
+        b"bytes": [b"", b"raw\x00\xff", bytes(range(256)) * 2],
+        "scalars": (np.uint8(3), np.float64(0.5), np.str_("word"), np.bool_(True)),
+        "more": (None, True, False, 1.5, {}, [], (), ("one",), ("one", "two"), {"in": {"side": [words]}}),
+    }
+    assert same(read(pickle.dumps(data, protocol)), data)
+
+
+@pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_large_array_comes_back_and_cannot_be_written_to(protocol):
+    data = np.random.default_rng(0).integers(0, 256, (50, 1000, 100), dtype=np.uint8)
+    content = pickle.dumps({"data": data}, protocol)
+    assert same(read(content)["data"], data)
+    assert not read(content)["data"].flags.writeable
+
+
+def python2(data):
+    """Return a dict with an array, as Python 2 wrote it."""
+
+    def word(text):
+        return b"U" + bytes([len(text)]) + text
+
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\nq\x02cnumpy\nndarray\nq\x03K\x00\x85q\x04U\x01bq\x05\x87q\x06Rq\x07"
+        b"(K\x01" + b"".join(b"K" + bytes([side]) for side in data.shape) + b"\x86q\x08"
+        b"cnumpy\ndtype\nq\x09U\x02u1q\x0aK\x00K\x01\x87q\x0bRq\x0c"
+        b"(K\x03U\x01|q\x0dNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x0eb"
+        b"\x89T" + struct.pack("<I", data.size) + data.tobytes() + b"q\x0ftq\x10b"
+    )  # fmt: skip
+    labels = b"]q\x11(" + b"".join(b"K" + bytes([number]) for number in range(len(data))) + b"e"
+    return (
+        b"\x80\x02}q\x01(" + word(b"data") + array + word(b"fine_labels") + labels
+        + word(b"name") + word(b"caf\xe9") + b"u."
+    )  # fmt: skip
+
+
+def test_a_pickle_of_python_2_is_read_with_its_words_as_bytes():
+    data = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    content = python2(data)
+    assert np.array_equal(pickle.loads(content, encoding="bytes")[b"data"], data)  # so it is what we say
+    found = read(content)
+    assert same(found, {b"data": data, b"fine_labels": [0, 1, 2], b"name": b"caf\xe9"})
+    record = read_record(io.BytesIO(content), "place")
+    assert list(record) == ["data", "fine_labels", "name"]
+    assert as_text(record["name"]) == "caf\ufffd"
+
+
+def test_a_record_must_be_a_dict():
+    with pytest.raises(DataError, match="meta holds a list where a dict is expected"):
+        read_record(io.BytesIO(pickle.dumps([1])), "meta")
+
+
+class Attack:
+    def __init__(self, function, *arguments):
+        self.reduced = function, arguments
+
+    def __reduce__(self):
+        return self.reduced
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_what_a_pickle_would_run_is_named_and_not_run(tmp_path, protocol):
+    import os
+
+    trace = tmp_path / "trace"
+    content = pickle.dumps({"data": [1], "x": Attack(os.system, f"touch {trace}")}, protocol)
+    with pytest.raises(DataError, match=r"^data\.pickle asks for '(posix|nt|os)\.system', .*nothing was run"):
+        read(content)
+    assert not trace.exists()
+    pickle.loads(content)
+    assert trace.exists()  # else the test would show nothing
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"(S'touch x'\nios\nsystem\n.", r"'os\.system'"),
+        (b"(cos\nsystem\nS'touch x'\no.", r"'os\.system'"),
+        (b"cbuiltins\neval\n(S'1'\ntR.", r"'builtins\.eval'"),
+        (b"cnumpy\nload\n(S'x'\ntR.", r"'numpy\.load'"),
+        (b"cnumpy\nndarray.__new__\n.", r"'numpy\.ndarray\.__new__'"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", r"'os\.system'"),
+        (b"Pobject\n.", "an object outside of it"),
+        (b"K\x01Q.", "an object outside of it"),
+        (b"\x82\x01.", "extension 1"),
+        (b"cnumpy\nndarray\n.", "a type"),
+        (b"c_codecs\nencode\n.", "a function"),
+        (b"\x80\x04\x8f.", "a set"),
+        (b"c_codecs\nencode\n(N}S'__defaults__'\n)stb.", "a change of a function"),
+        (b"]}S'a'\nK\x01sb.", "a change of a list"),
+        (b"cnumpy\ndtype\n(S'O8'\ntR.", "an array of type 'O8'"),
+        (b"cnumpy\ndtype\n(S'M8'\ntR.", "an array of type 'M8'"),
+        (b"cnumpy\ndtype\n(S'u1,u1'\ntR.", "an array of type 'u1,u1'"),
+        (b"cnumpy\ndtype\n(S'u1'\ntR(K\x03S'|'\n(K\x01K\x02tNNK\x00K\x00K\x00tb.", "an array with fields"),
+    ],
+)  # fmt: skip
+def test_anything_but_data_is_refused_by_name(content, named):
+    with pytest.raises(DataError, match=rf"data\.pickle asks for .*{named}"):
+        read(content)
+
+
+def test_an_array_of_objects_is_refused():
+    with pytest.raises(DataError, match="an array of type 'O8'"):
+        read(pickle.dumps(np.array([{}, None], dtype=object)))
+
+
+def from_buffer(content, shape, code="u1"):
+    """Return a pickle that asks for an array over these bytes."""
+    numbers = b"".join(b"\x8a\x09" + side.to_bytes(9, "little", signed=True) for side in shape)
+    return (
+        b"\x80\x05\x8c\x13numpy.core.numeric\x8c\x0b_frombuffer\x93(".replace(b"\x13", b"\x12")
+        + b"B" + struct.pack("<I", len(content)) + content
+        + b"cnumpy\ndtype\n\x8c" + bytes([len(code)]) + code.encode() + b"\x85R"
+        + b"(" + numbers + b"t\x8c\x01CtR."
+    )  # fmt: skip
+
+
+def test_an_array_has_exactly_the_bytes_of_its_shape():
+    assert same(read(from_buffer(b"abcdef", (2, 3))), np.frombuffer(b"abcdef", np.uint8).reshape(2, 3))
+    for content, shape, code in (
+        (b"abcdef", (2, 4), "u1"),
+        (b"abcdef", (2, 2), "u1"),
+        (b"abcdef", (-2, -3), "u1"),
+        (b"", (1 << 62, 1 << 62), "u1"),
+        (b"", (0, 1 << 62), "u8"),
+        (b"", (1,) * 40, "u1"),
+        (b"\xff\xff\xff\x7f", (1,), "<U1"),
+        (b"\x00\xd8\x00\x00", (1,), "<U1"),
+    ):
+        with pytest.raises(DataError, match=r"data\.pickle is damaged"):
+            read(from_buffer(content, shape, code))
+
+
+HUGE = {
+    "bytes": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"x",
+    "four gigabytes of bytes": b"\x80\x03B" + struct.pack("<I", 0xFFFFFFFF) + b"x",
+    "bytearray": b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b"x",
+    "text": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 40) + b"x",
+    "frame": b"\x80\x04\x95" + struct.pack("<Q", 1 << 40) + b"N.",
+    "memo": b"\x80\x02]r" + struct.pack("<I", 0xFFFFFFF0) + b"",
+    "number": b"\x80\x02\x8b" + struct.pack("<i", 0x7FFFFFFF) + b"x",
+    "more than an address": b"\x80\x04\x8e" + struct.pack("<Q", (1 << 64) - 1) + b"x",
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_a_tiny_file_that_promises_gigabytes_fails_quickly_and_with_little_memory(name):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.process_time()
+    with pytest.raises(DataError, match=r"data\.pickle is damaged"):
+        read(HUGE[name])
+    assert time.process_time() - started < 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # in KiB
+
+
+def test_lists_in_lists_that_share_their_parts_take_no_time_and_loops_are_refused():
+    shared = b"](K\x01K\x02e" + b"".join(
+        b"q%c" % number + b"0](h%ch%ce" % (number, number) for number in range(60)
+    )
+    found = read(b"\x80\x02" + shared + b".")
+    for _ in range(60):
+        found = found[0]
+    assert found == [1, 2]
+    for content in (b"\x80\x02]q\x00h\x00a.", b"\x80\x02" + b"]" * 5000 + b"a" * 4999 + b"."):
+        with pytest.raises(DataError, match="is damaged"):
+            read(content)
+
+
+def test_keys_whose_hash_takes_for_ever_are_refused():
+    key = b"K\x01" + b"2\x86" * 60
+    for content in (b"}" + key + b"Ns.", b"}(" + key + b"Nu.", b"(" + key + b"Nd."):
+        with pytest.raises(DataError, match="keys that are no words or numbers"):
+            read(b"\x80\x02" + content)
+
+
+def test_text_that_is_none_is_refused():
+    with pytest.raises(DataError, match="is damaged"):
+        read(pickle.dumps({"name": "\ud800"}))
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5, "Python 2"])
+def test_a_damaged_pickle_gives_plain_data_or_our_own_error(protocol):
+    data = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    if protocol == "Python 2":
+        content = python2(data)
+    else:
+        content = pickle.dumps(
+            {"data": data, "labels": [1, 2, 300], "names": ["a", "b"], "x": np.int64(4)}, protocol
+        )
+    refused = 0
+    for damaged in mutations(content, 1000):
+        try:
+            check(read(damaged))
+        except DataError as error:
+            refused += str(error).startswith("data.pickle ")
+    assert 300 < refused < 1000
+
+
+def check(value):
+    if isinstance(value, dict):
+        for key, part in value.items():
+            check(key)
+            check(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            check(part)
+    else:
+        assert isinstance(value, str | bytes | int | float | None | np.ndarray | np.generic)
+
+
+def test_random_instructions_give_plain_data_or_our_own_error():
+    rng = random.Random(0)
+    names = [f"c{module}\n{name}\n".encode() for module, name in pickles.KNOWN]
+    operations = [bytes([code]) for code in pickle._Unpickler.dispatch]
+    parts = [
+        *names * 3,
+        *operations,
+        b"U\x02u1",
+        b"K\x01",
+        b"K\x00",
+        b"(",
+        b"t",
+        b"\x85",
+        b"R",
+        b"b",
+        b"C\x01x",
+    ]
+    for _ in range(3000):
+        content = b"".join(rng.choice(parts) for _ in range(rng.randrange(1, 25))) + b"."
+        try:
+            check(read(content))
+        except DataError:
+            continue
