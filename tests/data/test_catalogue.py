@@ -37,9 +37,14 @@ def test_every_option_reaches_the_loader(monkeypatch):
     assert asked == [("a/b.zip", {"size": 40, "split": "3", "skip_bad": True})]
 
 
+def test_pictures_that_would_take_more_than_the_limit_are_decoded_on_the_fly(zoo):
+    assert load_data(str(zoo), size=16, cache_gb=0).base_train.on_the_fly
+    assert not load_data(str(zoo), size=16).base_train.on_the_fly
+
+
 @pytest.mark.parametrize("data", ["imagenette:photos", "glyph:", "x" * 5000 + ":y"])
 def test_an_unknown_layout_lists_the_known_ones(data):
-    with pytest.raises(DataError, match=r"glyphs, cifar-fs:PATH, .*omniglot:PATH, .*folder:PATH, or a folder"):
+    with pytest.raises(DataError, match=r"glyphs, cifar-fs:PATH, .*folder:PATH, or a folder"):
         load_data(data)
 
 

@@ -1,16 +1,28 @@
 import errno
 import io
+import itertools
 import json
+import multiprocessing
 import os
 import threading
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from pictures import disk_room, pixels_of
 from recollect.data import imageset
-from recollect.data.imageset import ImageSet, Item, Library, batches, cached_library, decode, digest
+from recollect.data.imageset import (
+    ImageSet,
+    Item,
+    Library,
+    batches,
+    cache_limit,
+    cached_library,
+    decode,
+    digest,
+)
 from recollect.errors import PictureError, StorageError
 from recollect.storage import cache_folder
 
@@ -268,3 +280,102 @@ def test_pictures_all_of_one_colour_get_a_deviation_to_divide_by():
 def test_batches_cover_everything_once():
     assert [rows.tolist() for rows in batches(5, 2)] == [[0, 1], [2, 3], [4]]
     assert list(batches(0, 2)) == []
+
+
+def on_the_fly(*arguments, **options):
+    with cache_limit(0):
+        return decoded(*arguments, **options)
+
+
+def whole_set(library):
+    return library.select(range(len(library.labels)), library.categories)
+
+
+def three_batches():
+    return [np.array(rows) for rows in ([5, 0], [3], [1, 1, 4])]
+
+
+def test_above_the_limit_nothing_is_kept_and_the_pixels_and_keys_are_the_same():
+    lazy = on_the_fly()
+    assert cache_entries() == []
+    kept = decoded()
+    first, second = whole_set(lazy), whole_set(kept)
+    assert (first.on_the_fly, second.on_the_fly) == (True, False)
+    assert (lazy.key, lazy.names, lazy.categories) == (kept.key, kept.names, kept.categories)
+    assert first.content_key() == second.content_key()
+    assert first.labels.tolist() == second.labels.tolist()
+    assert first.normalisation() == second.normalisation()
+    for (rows, pixels), (others, expected) in zip(
+        first.stream(three_batches()), second.stream(three_batches()), strict=True
+    ):
+        assert rows.tolist() == others.tolist()
+        np.testing.assert_array_equal(pixels, expected)
+
+
+def test_the_limit_is_the_size_of_the_decoded_pictures():
+    size = 6 * 16 * 16 * 3
+    for gigabytes, lazy in ((size / 1e9, False), ((size - 1) / 1e9, True)):
+        with cache_limit(gigabytes):
+            assert whole_set(decoded(key=f"limit {lazy}")).on_the_fly == lazy
+
+
+def test_what_was_kept_before_is_used_whatever_the_limit():
+    decoded()
+    assert isinstance(on_the_fly().pixels, np.memmap)
+
+
+def test_on_the_fly_a_bad_picture_is_named_before_the_work_begins():
+    with pytest.raises(PictureError, match=r"/photos/3\.png.*--skip-bad"):
+        on_the_fly(bad=(3,))
+    assert list(cache_folder().rglob("*.json")) == []
+
+
+def test_on_the_fly_bad_pictures_are_left_out_as_from_the_cache(caplog):
+    lazy, kept = on_the_fly(bad=(1, 4), skip_bad=True), decoded(bad=(1, 4), skip_bad=True)
+    assert lazy.names == kept.names
+    assert caplog.text.count("left out") == 4
+    np.testing.assert_array_equal(lazy.pixels[np.arange(4)], kept.pixels[np.arange(4)])
+
+
+def test_pictures_are_checked_once(no_decoding):
+    on_the_fly(bad=(1,), skip_bad=True)
+    no_decoding()
+    assert len(on_the_fly(bad=(1,), skip_bad=True).names) == 5
+    with pytest.raises(PictureError, match=r"/photos/1\.png.*--skip-bad"):
+        on_the_fly(bad=(1,))
+
+
+@pytest.mark.parametrize("words", ["", "[1]", '{"version": 0}', '{"version": 1, "pictures": 5, "bad": []}'])
+def test_a_damaged_list_of_bad_pictures_is_made_again(words):
+    on_the_fly(bad=(1,), skip_bad=True)
+    (path,) = (cache_folder() / "checked").iterdir()
+    path.write_text(words)
+    assert len(on_the_fly(bad=(1,), skip_bad=True).names) == 5
+
+
+def test_a_picture_that_went_bad_since_is_named_in_one_line():
+    bad = []
+    images = whole_set(on_the_fly(bad=bad))
+    bad.append(3)
+    with pytest.raises(PictureError, match=r"^/photos/3\.png: [^\n]*$"):
+        list(images.stream(three_batches()))
+    assert multiprocessing.active_children() == []
+
+
+def test_a_stream_that_is_closed_leaves_no_process_and_no_trace_in_random_numbers():
+    images = whole_set(on_the_fly())
+    state = torch.get_rng_state()
+    stream = images.stream(np.array([row % 6]) for row in itertools.count())
+    assert next(stream)[0].tolist() == [0]
+    assert multiprocessing.active_children() != []
+    stream.close()
+    assert multiprocessing.active_children() == []
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_of_very_many_pictures_a_sample_decides_whether_kept_or_not(monkeypatch):
+    monkeypatch.setattr(imageset, "_SAMPLED_ABOVE", 100)
+    monkeypatch.setattr(imageset, "_SAMPLE", 3)
+    values = np.stack([pixels_of(row) for row in (0, 2, 4)]).reshape(-1, 3)
+    for library in (on_the_fly(), decoded()):
+        np.testing.assert_allclose(whole_set(library).normalisation()[0], values.mean(0), atol=6e-4)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recollect.data import cifar, folder, glyphs, omniglot
+from recollect.data.imageset import CACHE_GB, cache_limit
 from recollect.data.splits import Split
 from recollect.errors import DataError
 
@@ -16,9 +17,14 @@ _LOADERS: dict[str, Callable[..., Split]] = {
 
 
 def load_data(
-    data: str, *, size: int | None = None, split: str | None = None, skip_bad: bool = False
+    data: str,
+    *,
+    size: int | None = None,
+    split: str | None = None,
+    skip_bad: bool = False,
+    cache_gb: float = CACHE_GB,
 ) -> Split:
-    """Read the data set that `data` names, decoding each picture once."""
+    """Read the data set that `data` names, decoding each picture once unless that takes over `cache_gb`."""
     if data == "glyphs":
         if size not in {None, glyphs.SIZE} or split is not None:
             raise DataError(
@@ -31,4 +37,5 @@ def load_data(
     if kind not in _LOADERS:
         known = ", ".join(["glyphs", *(f"{name}:PATH" for name in _LOADERS)])
         raise DataError(f"'{data}' is no layout that recollect knows; DATA is one of {known}, or a folder")
-    return _LOADERS[kind](Path(path), size=size, split=split, skip_bad=skip_bad)
+    with cache_limit(cache_gb):
+        return _LOADERS[kind](Path(path), size=size, split=split, skip_bad=skip_bad)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from recollect.data.imageset import ImageSet, batches, digest
 from recollect.errors import StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint
-from recollect.progress import track
+from recollect.progress import bar
 from recollect.storage import cache_folder, replacing_file
 
 log = logging.getLogger(__name__)
@@ -35,11 +36,8 @@ def extract(model: Model, images: ImageSet) -> FeatureSet:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     device = model.mean.device
-    with torch.inference_mode():
-        parts = [
-            model.embed(torch.from_numpy(images.take(rows)).to(device)).float().cpu()
-            for rows in batches(len(images), _BATCH)
-        ]
+    with torch.inference_mode(), closing(images.stream(batches(len(images), _BATCH))) as stream:
+        parts = [model.embed(torch.from_numpy(pixels).to(device)).float().cpu() for _, pixels in stream]
     for module, mode in modes.items():
         module.training = mode
     return _labelled(torch.cat(parts).clone(), images)
@@ -80,16 +78,18 @@ def augmented_views(
     """
     model.extractor.freeze()
     result = torch.empty(views, len(images), model.width, dtype=torch.float16)
-    work = [(view, rows) for view in range(views) for rows in batches(len(images), _BATCH)]
-    with torch.no_grad():
-        for view, rows in track(work, "augmented views", len(work)):
-            # torch seeds its CPU generator with 32 bits: those of a sum would repeat.
-            words = np.random.SeedSequence([seed, view, int(rows[0])]).generate_state(2)
-            generator = torch.Generator().manual_seed(int(words[0]))
-            torch.manual_seed(int(words[1]))
-            check()
-            pixels = augmentation(torch.from_numpy(images.take(rows)), generator)
-            result[view, rows[0] : rows[-1] + 1] = model.embed(pixels.to(model.mean.device)).half().cpu()
+    work = images.stream(batches(len(images), _BATCH))
+    with torch.no_grad(), bar("augmented views", views * len(images)) as advance, closing(work) as stream:
+        for rows, pixels in stream:
+            for view in range(views):
+                # torch seeds its CPU generator with 32 bits: those of a sum would repeat.
+                words = np.random.SeedSequence([seed, view, int(rows[0])]).generate_state(2)
+                generator = torch.Generator().manual_seed(int(words[0]))
+                torch.manual_seed(int(words[1]))
+                check()
+                augmented = augmentation(torch.from_numpy(pixels), generator).to(model.mean.device)
+                result[view, rows[0] : rows[-1] + 1] = model.embed(augmented).half().cpu()
+                advance(len(rows), "")
     return result
 
 

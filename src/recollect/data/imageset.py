@@ -5,12 +5,15 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil, prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +22,14 @@ from recollect.errors import DataError, PictureError
 from recollect.images import read_pixels
 from recollect.model.spec import Preprocessing
 from recollect.progress import track
-from recollect.storage import cache_folder, replacing_folder
+from recollect.storage import cache_folder, replacing_folder, write_text
 
 CACHE_VERSION = 1
+CACHE_GB = 16.0  # decoded pictures that take more than this are not kept, but decoded when they are needed
+_cache_gb: ContextVar[float] = ContextVar("cache_gb", default=CACHE_GB)
+_SAMPLED_ABOVE = 16e9  # bytes of pictures from which normalisation looks at some only
+_SAMPLE = 10_000
+_AT_ONCE = 1 << 22  # values that normalisation adds up at a time
 Pixels = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
 log = logging.getLogger(__name__)
@@ -44,7 +52,7 @@ class Source(Protocol):
 class ImageSet:
     """Pictures of some categories: picture i is `pixels[rows[i]]`, of category `categories[labels[i]]`."""
 
-    pixels: Source  # (all, size, size, 3), memory-mapped
+    pixels: Source  # (all, size, size, 3), memory-mapped or decoded on the fly
     rows: Rows  # (n,)
     labels: Rows  # (n,)
     categories: tuple[str, ...]
@@ -62,18 +70,44 @@ class ImageSet:
         """Return the pixels of some pictures, (len(indices), size, size, 3)."""
         return self.pixels[self.rows[indices]]
 
+    @property
+    def on_the_fly(self) -> bool:
+        """Return whether a picture is decoded each time that it is taken."""
+        return bool(getattr(self.pixels, "on_the_fly", False))
+
+    def stream(self, work: Iterable[Rows]) -> Generator[tuple[Rows, Pixels], None, None]:
+        """Yield each batch of indices with the pixels of its pictures; to be closed if not used up.
+
+        What is decoded on the fly is decoded ahead, in processes that end with the generator.
+        """
+        if self.on_the_fly:
+            from recollect.data.ahead import read_ahead  # brings torch in
+
+            yield from read_ahead(self.take, work)
+        else:
+            for indices in work:
+                yield indices, self.take(indices)
+
     def content_key(self) -> str:
         """Return a digest that names exactly these pictures in this order."""
         return hashlib.sha256(self.key.encode() + self.rows.tobytes()).hexdigest()[:32]
 
     def normalisation(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-        """Return the mean and standard deviation of every channel, of 255."""
+        """Return the mean and standard deviation of every channel, of 255.
+
+        Of pictures that take more than 16 GB, 10 000 at even distances count, whether they are kept or not.
+        """
         total, squares, count = np.zeros(3, np.int64), np.zeros(3, np.int64), 0
-        for start in range(0, len(self), 1024):
-            values = self.pixels[self.rows[start : start + 1024]].reshape(-1, 3).astype(np.int64)
-            total += values.sum(axis=0)
-            squares += (values**2).sum(axis=0)
-            count += len(values)
+        each = 3 * self.size**2
+        large = each * len(self) > _SAMPLED_ABOVE
+        chosen = np.arange(0, len(self), ceil(len(self) / _SAMPLE) if large else 1)
+        work = (chosen[part] for part in batches(len(chosen), max(1, _AT_ONCE // each)))
+        with closing(self.stream(work)) as stream:
+            for _, pixels in stream:
+                values = pixels.reshape(-1, 3).astype(np.int64)
+                total += values.sum(axis=0)
+                squares += (values**2).sum(axis=0)
+                count += len(values)
         mean = total / count
         std = np.maximum(np.sqrt(squares / count - mean**2), 1.0)
         return _rounded(mean), _rounded(std)
@@ -113,45 +147,73 @@ class Item:
     read: Callable[[], bytes]
 
 
+@dataclass(frozen=True)
+class Undecoded:
+    """Pictures that are decoded whenever their rows are asked for."""
+
+    items: Sequence[Item]
+    size: int
+    short_side: int | None
+    on_the_fly: ClassVar[bool] = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return (pictures, size, size, 3)."""
+        return (len(self.items), self.size, self.size, 3)
+
+    def __getitem__(self, rows: Rows) -> Pixels:
+        pixels = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        for place, row in enumerate(rows):
+            pixels[place] = self.decode(self.items[row])
+        return pixels
+
+    def decode(self, item: Item) -> Pixels:
+        """Return one picture, (size, size, 3)."""
+        return read_pixels(item.read(), self.size, self.short_side, name=item.place)
+
+
 def digest(*words: object) -> str:
     """Return a short digest of anything JSON can say."""
     return hashlib.sha256(json.dumps(words, default=str).encode()).hexdigest()[:32]
 
 
-def decode(items: Sequence[Item], *, key: str, size: int, skip_bad: bool) -> Library:
+@contextmanager
+def cache_limit(gigabytes: float) -> Iterator[None]:
+    """Keep what is decoded in this block on disk up to so many GB; above, decode it when it is needed."""
+    token = _cache_gb.set(gigabytes)
+    try:
+        yield
+    finally:
+        _cache_gb.reset(token)
+
+
+def decode(
+    items: Sequence[Item], *, key: str, size: int, skip_bad: bool, short_side: int | None = None
+) -> Library:
     """Decode pictures to `size` × `size`, once: a later call with the same key finds them in the cache.
 
-    A picture that does not decode is an error that names it; with `skip_bad` it is left out and reported.
+    Pictures that would take more than `cache_limit` allows are decoded whenever they are needed, and here
+    once, so that a bad one is known before the work begins. A picture that does not decode is an error that
+    names it; with `skip_bad` it is left out and reported.
     """
-
-    def one(item: Item) -> Pixels | PictureError:
-        try:
-            return read_pixels(item.read(), size, name=item.place)
-        except PictureError as error:
-            return error
+    source = Undecoded(items, size, short_side)
 
     def build(pixels: Pixels) -> dict[str, Any]:
         kept: list[int] = []
         bad: list[str] = []
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
-            for index, result in enumerate(track(_in_order(pool, one, items), "decoding", len(items))):
-                if isinstance(result, PictureError):
-                    if not skip_bad:
-                        raise PictureError(f"{result} (--skip-bad leaves such pictures out)")
-                    bad.append(str(result))
-                    continue
+        for index, result in enumerate(_decoded(source, "decoding", skip_bad=skip_bad)):
+            if isinstance(result, PictureError):
+                bad.append(str(result))
+            else:
                 pixels[len(kept)] = result
                 kept.append(index)
-        categories = sorted({items[index].category for index in kept})
-        place = {name: index for index, name in enumerate(categories)}
-        return {
-            "categories": categories,
-            "labels": [place[items[index].category] for index in kept],
-            "names": [items[index].name for index in kept],
-            "bad": bad,
-        }
+        return {**_described([items[index] for index in kept]), "bad": bad}
 
-    library, bad = cached_library(key, (len(items), size, size, 3), build)
+    if prod(source.shape) <= _cache_gb.get() * 1e9:
+        library, bad = cached_library(key, source.shape, build)
+    else:
+        opened = _open_library(_place(key), key)  # where there was room once
+        library, bad = opened or _undecoded_library(source, key, skip_bad=skip_bad)
     if bad and not skip_bad:
         raise PictureError(f"{bad[0]} (--skip-bad leaves such pictures out)")
     for message in bad:
@@ -159,19 +221,79 @@ def decode(items: Sequence[Item], *, key: str, size: int, skip_bad: bool) -> Lib
     return library
 
 
-def _in_order(
-    pool: ThreadPoolExecutor, one: Callable[[Item], Pixels | PictureError], items: Sequence[Item]
-) -> Iterator[Pixels | PictureError]:
+def _decoded(source: Undecoded, title: str, *, skip_bad: bool) -> Iterator[Pixels | PictureError]:
+    """Decode every picture, in order; without `skip_bad` the first bad one ends it."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
+        for result in track(_in_order(pool, source), title, len(source.items)):
+            if isinstance(result, PictureError) and not skip_bad:
+                raise PictureError(f"{result} (--skip-bad leaves such pictures out)")
+            yield result
+
+
+def _in_order(pool: ThreadPoolExecutor, source: Undecoded) -> Iterator[Pixels | PictureError]:
     """Decode in parallel, a thousand pictures ahead at most, so that memory stays small."""
-    for rows in batches(len(items), 1024):
-        yield from pool.map(one, items[rows[0] : rows[-1] + 1])
+
+    def one(item: Item) -> Pixels | PictureError:
+        try:
+            return source.decode(item)
+        except PictureError as error:
+            return error
+
+    for rows in batches(len(source.items), 1024):
+        yield from pool.map(one, source.items[rows[0] : rows[-1] + 1])
+
+
+def _described(items: Sequence[Item]) -> dict[str, Any]:
+    """Return what a `Library` says of its pictures."""
+    categories = sorted({item.category for item in items})
+    place = {name: index for index, name in enumerate(categories)}
+    return {
+        "categories": categories,
+        "labels": [place[item.category] for item in items],
+        "names": [item.name for item in items],
+    }
+
+
+def _undecoded_library(source: Undecoded, key: str, *, skip_bad: bool) -> tuple[Library, list[str]]:
+    """Return the pictures that decode, to be decoded again; which do not is kept under `key`."""
+    path = cache_folder() / "checked" / f"{key}.json"
+    bad = _read_checked(path, len(source.items))
+    if bad is None:
+        results = enumerate(_decoded(source, "checking pictures", skip_bad=skip_bad))
+        bad = {index: str(result) for index, result in results if isinstance(result, PictureError)}
+        words = {"version": CACHE_VERSION, "pictures": len(source.items), "bad": list(bad.items())}
+        write_text(path, json.dumps(words))
+    items = [item for index, item in enumerate(source.items) if index not in bad]
+    about = _described(items)
+    library = Library(
+        replace(source, items=items),
+        np.array(about["labels"], dtype=np.int64),
+        tuple(about["categories"]),
+        tuple(about["names"]),
+        key,
+    )
+    return library, list(bad.values())
+
+
+def _read_checked(path: Path, pictures: int) -> dict[int, str] | None:
+    try:
+        words = json.loads(path.read_text(encoding="utf-8"))
+        if (words["version"], words["pictures"]) == (CACHE_VERSION, pictures):
+            return {int(index): str(message) for index, message in words["bad"]}
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: they can be checked again
+        pass
+    return None
+
+
+def _place(key: str) -> Path:
+    return cache_folder() / "images" / key
 
 
 def cached_library(
     key: str, shape: tuple[int, ...], build: Callable[[Pixels], dict[str, Any]]
 ) -> tuple[Library, list[str]]:
     """Open the pictures kept under `key`, or have `build` fill the pixel array and describe it."""
-    folder = cache_folder() / "images" / key
+    folder = _place(key)
     opened = _open_library(folder, key)
     if opened is None:
         with replacing_folder(folder) as part:

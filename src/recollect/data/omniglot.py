@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import Library, Pixels, Rows, Source, decode, digest
+from recollect.data.imageset import Library, Pixels, Rows, Source, Undecoded, decode, digest
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
 
@@ -33,6 +33,11 @@ class Turned:
         """Return (4 · pictures, size, size, 3)."""
         count, *rest = self.upright.shape
         return (TURNS * count, *rest)
+
+    @property
+    def on_the_fly(self) -> bool:
+        """Return whether drawings are decoded each time that they are taken."""
+        return isinstance(self.upright, Undecoded)
 
     def __getitem__(self, rows: Rows) -> Pixels:
         pixels = self.upright[rows // TURNS]

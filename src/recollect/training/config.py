@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from recollect.data.imageset import CACHE_GB
 from recollect.errors import ConfigError
 from recollect.model.spec import ClassifierKind, Frozen, GeneratorKind
 from recollect.training.schedules import OneCycle, Steps
@@ -76,6 +77,7 @@ class Config(Frozen):
     device: str = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     skip_bad: bool = False
+    cache_gb: Annotated[float, Field(ge=0)] = CACHE_GB  # more than this is decoded on the fly
     stage1_from: str | None = None  # a run whose stage 1 is taken over instead of training it again
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30
     data_key: str | None = None  # what the pictures were when the run began
@@ -149,7 +151,7 @@ def _place(path: tuple[int | str, ...]) -> str:
 
 def differences(old: Config, new: Config) -> list[str]:
     """Return one phrase for each setting that differs and has a say in the weights."""
-    new = new.model_copy(update={"checkpoint_seconds": old.checkpoint_seconds})
+    new = new.model_copy(update={"checkpoint_seconds": old.checkpoint_seconds, "cache_gb": old.cache_gb})
     before, after = _flat(old.model_dump()), _flat(new.model_dump())
     return [f"{key}: {before.get(key)} → {after.get(key)}" for key in after if before.get(key) != after[key]]
 

@@ -1,5 +1,7 @@
 """Stage 1: ordinary classification of the base categories learns θ, W_base and τ (Eq. 9, W* = W_base)."""
 
+from collections.abc import Generator
+from itertools import count
 from math import ceil
 
 import numpy as np
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.data.augment import Augmentation
+from recollect.data.imageset import Pixels
 from recollect.data.splits import Split
 from recollect.model.model import Model
 from recollect.training.config import Config, StageOne
@@ -33,6 +36,8 @@ class BaseClassification(Stage):
         self.batches = BalancedBatches(self.images.labels, config.stage1.batch, config.seed)
         self.augmentation = augmentation(split, config.stage1)
         self.judgement = Judgement(split, (1,), config)
+        self._stream: Generator[tuple[Ints, Pixels], None, None] | None = None
+        self._next = 0  # the step whose batch the stream yields next
 
     def learned(self) -> list[nn.Parameter]:
         """Return θ, W_base and τ."""
@@ -40,13 +45,27 @@ class BaseClassification(Stage):
 
     def loss(self, step: int) -> tuple[Tensor, Tensor]:
         """Classify one batch."""
-        rows = self.batches[step]
+        rows, taken = self._batch(step)
         device = self.model.mean.device
-        pixels = self.augmentation(torch.from_numpy(self.images.take(rows)), torch.default_generator)
+        pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)
         targets = torch.from_numpy(self.images.labels[rows]).to(device)
         self.model.train()
         scores = self.model.classifier(self.model.embed(pixels.to(device)))
         return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
+
+    def _batch(self, step: int) -> tuple[Ints, Pixels]:
+        """Return the pictures of a step; those of the steps after it may be decoded ahead."""
+        if self._stream is None or step != self._next:
+            self.close()
+            self._stream = self.images.stream(self.batches[later] for later in count(step))
+        self._next = step + 1
+        return next(self._stream)
+
+    def close(self) -> None:
+        """End the processes that decode ahead, where there are any."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     @property
     def images_seen(self) -> int:

@@ -40,7 +40,13 @@ def train(config: Config, out: Path, *, resume: bool = False) -> None:
         folder.require_new()
     machine.find_device(config.device)  # what is wrong here is said before pictures are decoded
     build_extractor(config.extractor, size=config.size or 224)
-    split = load_data(config.data, size=config.size, split=config.split, skip_bad=config.skip_bad)
+    split = load_data(
+        config.data,
+        size=config.size,
+        split=config.split,
+        skip_bad=config.skip_bad,
+        cache_gb=config.cache_gb,
+    )
     if not resume:
         config = resolve(config, split)
     elif config.data_key != split.base_train.key:
@@ -109,6 +115,8 @@ def learn_base(config: Config, split: Split, folder: RunFolder, stop: threading.
     except Stopped:
         _save(folder.model, model, config)
         raise
+    finally:
+        stage.close()
     facts: dict[str, Any] = {"images_seen": stage.images_seen, "stage1_seconds": round(seconds)}
     # From here on a usable model is in its place, whatever happens to stage 2.
     _save(folder.model, model, config, **facts)
