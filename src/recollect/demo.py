@@ -21,7 +21,8 @@ from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape
 from recollect.evaluation.evaluate import model_figures
 from recollect.evaluation.metrics import summary
-from recollect.evaluation.plots import RIGHT, WRONG, grouped_bars, save_figure, show_picture, tsne_figure
+from recollect.evaluation.plots import RIGHT, WRONG, grouped_bars, save_figure, show_picture
+from recollect.evaluation.tsne import project, sample, tsne_figure
 from recollect.model.model import Model
 from recollect.modelfile import load_model
 from recollect.recognizer import Recognizer
@@ -54,7 +55,7 @@ def run_demo(out: Path, seed: int = 0) -> dict[str, Any]:
     lesson = teach_five(models["attention"], split, test)
     pictures = {
         "demo.png": lesson_figure(lesson, comparison),
-        "tsne.png": tsne_figure(novel, models["attention"].classifier),
+        "tsne.png": tsne_figure(project(sample(novel, each=30), models["attention"].classifier)),
     }
     for name, figure in pictures.items():
         save_figure(figure, out / name)

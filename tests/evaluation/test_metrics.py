@@ -6,7 +6,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recollect.evaluation.metrics import METRICS, Scores, ausuc, harmonic, summary, task_figures
+from recollect.evaluation.metrics import (
+    METRICS,
+    Answers,
+    Scores,
+    answer_figures,
+    answers,
+    ausuc,
+    harmonic,
+    joint_curve,
+    mean_curve,
+    summary,
+    task_figures,
+)
 
 # Scores are whole numbers: sums and differences are exact, and ties are frequent.
 
@@ -58,7 +70,7 @@ def reference_figures(task):
     }
 
 
-def figures_of(tasks):
+def answers_of(tasks):
     def stacked(part, place):
         return torch.tensor([[query[place] for query in task[part]] for task in tasks])
 
@@ -68,7 +80,11 @@ def figures_of(tasks):
         base_base=stacked("base_queries", 0).float(),
         base_novel=stacked("base_queries", 1).float(),
     )
-    return task_figures(scores, stacked("novel_queries", 2), stacked("base_queries", 2))
+    return answers(scores, stacked("novel_queries", 2), stacked("base_queries", 2))
+
+
+def figures_of(tasks):
+    return answer_figures(answers_of(tasks))
 
 
 @st.composite
@@ -200,11 +216,35 @@ def test_hidden_base_categories_never_win():
 
 
 def test_the_area_of_one_step_after_another_is_exact():
-    novel_gap, novel_right = torch.tensor([[0.0, 2.0]]), torch.tensor([[True, True]])
-    base_gap, base_right = torch.tensor([[1.0, 3.0]]), torch.tensor([[True, True]])
-    # x: ½ at 0, then y: ½ at 1, then x: 1 at 2, then y: 0 at 3.
-    area = ausuc(novel_gap, novel_right, base_gap, base_right)
-    assert area.item() == pytest.approx(1 * 0.5 + 0.5 * 0.5)
+    right = torch.tensor([[True, True]])
+    given = Answers(torch.tensor([[0.0, 2.0]]), right, torch.tensor([[1.0, 3.0]]), right)
+    novel, base = joint_curve(given)
+    assert novel.tolist() == [[0, 0.5, 0.5, 1, 1]]
+    assert base.tolist() == [[1, 1, 0.5, 0.5, 0]]
+    assert ausuc(given).item() == pytest.approx(1 * 0.5 + 0.5 * 0.5)
+
+
+@given(tasks=drawn_tasks())
+def test_the_mean_curve_is_the_mean_over_tasks_at_every_beta(tasks):
+    novel, base = mean_curve(answers_of(tasks))
+    found = list(zip(novel.tolist(), base.tolist(), strict=True))
+    gaps = {
+        max(scores) - max(novel_scores)
+        for task in tasks
+        for scores, novel_scores, _ in (*task["novel_queries"], *task["base_queries"])
+    }
+    expected = []
+    for beta in sorted({-1000.0, *(gap + 0.25 for gap in gaps)}):
+        points = [joint_accuracies(task, beta) for task in tasks]
+        expected.append([sum(values) / len(tasks) for values in zip(*points, strict=True)])
+    # Queries that change sides together share a point, which the curve then holds several times.
+    distinct = [point for index, point in enumerate(found) if index == 0 or point != found[index - 1]]
+    steps = [point for index, point in enumerate(expected) if index == 0 or point != expected[index - 1]]
+    assert len(distinct) == len(steps)
+    for point, step in zip(distinct, steps, strict=True):
+        assert point == pytest.approx(step, abs=1e-9)
+    assert found[0] == pytest.approx((0, figures_of(tasks)["base"].mean().item()))
+    assert found[-1] == pytest.approx((figures_of(tasks)["novel"].mean().item(), 0), abs=1e-9)
 
 
 def test_harmonic_mean_of_nothing_is_nothing():

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from recollect.data.catalogue import load_data
 from recollect.data.features import FeatureSet, cached_features
-from recollect.data.imageset import CACHE_GB
 from recollect.data.splits import Split
 from recollect.data.tasks import Tasks, TaskShape, task_sampler
 from recollect.errors import DataError
-from recollect.evaluation.metrics import METRICS, Scores, summary, task_figures
+from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, summary
 from recollect.model.classifier import Classifier
 from recollect.model.generator import compose
 from recollect.model.model import Model
@@ -28,11 +27,16 @@ _CHUNK_VALUES = 1 << 24  # query features or base scores gathered at a time: 64 
 
 def figures(score: ScoringFunction, tasks: Tasks, *, chunk: int = 100) -> dict[str, Tensor]:
     """Return every figure for each task, for any function that scores tasks."""
+    return answer_figures(answers_of(score, tasks, chunk=chunk))
+
+
+def answers_of(score: ScoringFunction, tasks: Tasks, *, chunk: int = 100) -> Answers:
+    """Return how every query of the tasks is answered, for any function that scores tasks."""
     parts = []
     for start in range(0, len(tasks), chunk):
         some = tasks[start : start + chunk]
-        parts.append(task_figures(score(some), some.novel_targets, some.base_targets))
-    return {name: torch.cat([part[name] for part in parts]) for name in METRICS}
+        parts.append(vars(answers(score(some), some.novel_targets, some.base_targets)))
+    return Answers(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
 
 def model_scores(model: Model, novel: FeatureSet | None, base: FeatureSet) -> ScoringFunction:
@@ -94,11 +98,18 @@ def model_figures(
     model: Model, novel: FeatureSet | None, base: FeatureSet, shape: TaskShape, tasks: int, seed: int
 ) -> dict[str, Tensor]:
     """Draw tasks and return every figure for each of them, (tasks,)."""
+    return answer_figures(model_answers(model, novel, base, shape, tasks, seed))
+
+
+def model_answers(
+    model: Model, novel: FeatureSet | None, base: FeatureSet, shape: TaskShape, tasks: int, seed: int
+) -> Answers:
+    """Draw tasks and return how every query of them is answered."""
     drawn = task_sampler(base, novel).draw(shape, tasks, seed)
     each = max(model.width, len(base.categories))  # a query's feature, and its base scores
     per_task = each * (shape.ways * shape.queries + shape.base_count)
     chunk = max(1, _CHUNK_VALUES // per_task)
-    return figures(model_scores(model, novel, base), drawn, chunk=chunk)
+    return answers_of(model_scores(model, novel, base), drawn, chunk=chunk)
 
 
 def evaluate(
@@ -111,10 +122,12 @@ def evaluate(
     queries: int | None = None,
     tasks: int = 600,
     seed: int = 0,
+    keep: dict[int, Answers] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the report's `results`: one entry for each number of shots, every figure with its interval.
 
     Without `queries`, tasks have as many of each novel category as is customary for the data.
+    `keep` receives how every query was answered, by number of shots.
     """
     queries = queries or split.queries
     novel_images, base_images = split.evaluated(part)
@@ -125,9 +138,30 @@ def evaluate(
     base = cached_features(model, base_images)
     results: list[dict[str, Any]] = []
     for count in shots:
-        found = model_figures(model, novel, base, TaskShape(ways, count, queries), tasks, seed)
+        given = model_answers(model, novel, base, TaskShape(ways, count, queries), tasks, seed)
+        if keep is not None:
+            keep[count] = given
+        found = answer_figures(given)
         results.append({"shots": count, **{name: summary(values) for name, values in found.items()}})
     return results
+
+
+def load_trained(model: str | Path, data: str) -> tuple[Model, Split, list[str]]:
+    """Load a model file and the data it was trained on, split as then; what to be warned of comes third."""
+    header = read_header(model)
+    spec, trained_on = header.spec, header.trained_on
+    split = load_data(
+        data, size=spec.preprocessing.size, split=trained_on.split, skip_bad=trained_on.skip_bad
+    )
+    if split.categories != spec.categories:
+        raise DataError(
+            f"{model} has other base categories than {data} ({len(spec.categories)} and "
+            f"{len(split.categories)}): evaluate it on the data it was trained on"
+        )
+    warnings = []
+    if trained_on.key not in {None, split.base_train.key}:
+        warnings.append("the pictures changed since training: held-out ones may have been learned from")
+    return load_model(model), split, warnings
 
 
 def evaluation_report(
@@ -140,30 +174,14 @@ def evaluation_report(
     queries: int | None = None,
     tasks: int = 600,
     seed: int = 0,
-    cache_gb: float | None = None,
+    keep: dict[int, Answers] | None = None,
 ) -> dict[str, Any]:
     """Evaluate a model file on the data it was trained on: the report of `recollect evaluate`."""
     began = time.perf_counter()
-    header = read_header(model)
-    spec, trained_on = header.spec, header.trained_on
-    split = load_data(
-        data,
-        size=spec.preprocessing.size,
-        split=trained_on.split,
-        skip_bad=trained_on.skip_bad,
-        cache_gb=CACHE_GB if cache_gb is None else cache_gb,
-    )
-    if split.categories != spec.categories:
-        raise DataError(
-            f"{model} has other base categories than {data} ({len(spec.categories)} and "
-            f"{len(split.categories)}): evaluate it on the data it was trained on"
-        )
+    loaded, split, warnings = load_trained(model, data)
     results = evaluate(
-        load_model(model), split, part=part, shots=shots, ways=ways, queries=queries, tasks=tasks, seed=seed
+        loaded, split, part=part, shots=shots, ways=ways, queries=queries, tasks=tasks, seed=seed, keep=keep
     )
-    warnings = []
-    if trained_on.key not in {None, split.base_train.key}:
-        warnings.append("the pictures changed since training: held-out ones may have been learned from")
     if split.evaluated(part)[0] is None:
         warnings.append(f"no {part} categories are reserved: base ones play novel on held-out pictures")
     for warning in warnings:

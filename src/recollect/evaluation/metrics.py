@@ -20,23 +20,44 @@ class Scores:
     base_novel: Tensor  # (tasks, base queries, ways)
 
 
-def task_figures(scores: Scores, novel_targets: Tensor, base_targets: Tensor) -> dict[str, Tensor]:
-    """Return every figure of `METRICS` for each task, (tasks,), as fractions of 1."""
+@dataclass(frozen=True)
+class Answers:
+    """How the queries of some tasks were answered.
+
+    `right`: whether the best category of the query's own kind, novel or base, is its own. `gap`: what must be
+    added to novel scores before a novel category wins.
+    """
+
+    novel_gap: Tensor  # (tasks, novel queries)
+    novel_right: Tensor
+    base_gap: Tensor  # (tasks, base queries)
+    base_right: Tensor
+
+
+def answers(scores: Scores, novel_targets: Tensor, base_targets: Tensor) -> Answers:
+    """Return how queries with these scores and targets were answered."""
     base_best, _ = scores.novel_base.max(-1)
     novel_best, novel_choice = scores.novel_novel.max(-1)
-    novel_right = novel_choice == novel_targets
-    novel_gap = base_best - novel_best  # what must be added to novel scores before novel wins
+    novel_gap, novel_right = base_best - novel_best, novel_choice == novel_targets
     base_best, base_choice = scores.base_base.max(-1)
     novel_best, _ = scores.base_novel.max(-1)
-    base_right = base_choice == base_targets
-    base_gap = base_best - novel_best
+    return Answers(novel_gap, novel_right, base_best - novel_best, base_choice == base_targets)
 
-    novel = _share(novel_right)
-    base = _share(base_right)
-    novel_in_joint = _share(novel_right & (novel_gap < 0))  # on a tie the base category comes first
-    base_in_joint = _share(base_right & (base_gap >= 0))
-    queries = novel_right.shape[1] + base_right.shape[1]
-    both = (novel_in_joint * novel_right.shape[1] + base_in_joint * base_right.shape[1]) / queries
+
+def task_figures(scores: Scores, novel_targets: Tensor, base_targets: Tensor) -> dict[str, Tensor]:
+    """Return every figure of `METRICS` for each task, (tasks,), as fractions of 1."""
+    return answer_figures(answers(scores, novel_targets, base_targets))
+
+
+def answer_figures(given: Answers) -> dict[str, Tensor]:
+    """Return every figure of `METRICS` for each task, (tasks,), as fractions of 1."""
+    novel = _share(given.novel_right)
+    base = _share(given.base_right)
+    # On a tie the base category comes first.
+    novel_in_joint = _share(given.novel_right & (given.novel_gap < 0))
+    base_in_joint = _share(given.base_right & (given.base_gap >= 0))
+    novel_count, base_count = given.novel_right.shape[1], given.base_right.shape[1]
+    both = (novel_in_joint * novel_count + base_in_joint * base_count) / (novel_count + base_count)
     return {
         "novel": novel,
         "base": base,
@@ -45,7 +66,7 @@ def task_figures(scores: Scores, novel_targets: Tensor, base_targets: Tensor) ->
         "base_in_joint": base_in_joint,
         "harmonic": harmonic(novel_in_joint, base_in_joint),
         "delta": ((base_in_joint - base) + (novel_in_joint - novel)) / 2,
-        "ausuc": ausuc(novel_gap, novel_right, base_gap, base_right),
+        "ausuc": ausuc(given),
     }
 
 
@@ -54,22 +75,38 @@ def harmonic(novel: Tensor, base: Tensor) -> Tensor:
     return torch.where(novel + base > 0, 2 * novel * base / (novel + base).clamp(min=1e-12), 0.0)
 
 
-def ausuc(novel_gap: Tensor, novel_right: Tensor, base_gap: Tensor, base_right: Tensor) -> Tensor:
-    """Area under base-in-joint against novel-in-joint accuracy as β is added to every novel score.
+def ausuc(given: Answers) -> Tensor:
+    """Return the area under each task's `joint_curve`, (tasks,)."""
+    novel, base = joint_curve(given)
+    return torch.trapezoid(base, novel, dim=1)
 
-    Exact: a query changes sides at β = its gap. Novel queries (tasks, n), base queries (tasks, m) → (tasks,).
+
+def joint_curve(given: Answers) -> tuple[Tensor, Tensor]:
+    """Return n(β) and b(β), novel- and base-in-joint accuracy as β is added to every novel score.
+
+    β runs from −∞ to ∞, the curves from (0, base) to (novel, 0). Exact: a query changes sides at β = its gap,
+    which makes a point (tasks, queries + 1) for each of them; those that change together share one.
     """
-    gaps, order = torch.cat([novel_gap, base_gap], 1).sort(dim=1)
-    gained = torch.cat([novel_right / novel_right.shape[1], torch.zeros_like(base_gap)], 1).gather(1, order)
-    lost = torch.cat([torch.zeros_like(novel_gap), base_right / base_right.shape[1]], 1).gather(1, order)
-    x = gained.cumsum(1)
-    y = _share(base_right).unsqueeze(1) - lost.cumsum(1)
+    right, share = given.novel_right, _share(given.base_right).unsqueeze(1)
+    gaps, order = torch.cat([given.novel_gap, given.base_gap], 1).sort(dim=1)
+    gained = torch.cat([right.double() / right.shape[1], torch.zeros_like(given.base_right)], 1)
+    lost = torch.cat([torch.zeros_like(right), given.base_right.double() / given.base_right.shape[1]], 1)
+    novel = gained.gather(1, order).cumsum(1)
+    base = share - lost.gather(1, order).cumsum(1)
     # Queries that change sides together are one step: the points between are not on the curve.
     last = torch.searchsorted(gaps, gaps, right=True) - 1
-    x, y = x.gather(1, last), y.gather(1, last)
-    x = torch.cat([torch.zeros_like(x[:, :1]), x], 1)
-    y = torch.cat([_share(base_right).unsqueeze(1), y], 1)
-    return torch.trapezoid(y, x, dim=1)
+    novel, base = novel.gather(1, last), base.gather(1, last)
+    return torch.cat([torch.zeros_like(share), novel], 1), torch.cat([share, base], 1)
+
+
+def mean_curve(given: Answers) -> tuple[Tensor, Tensor]:
+    """Return the mean over tasks of n(β) and of b(β) at equal β, (points,).
+
+    Every task has as many queries, so this is the curve of one task with the queries of all of them.
+    """
+    pooled = [part.reshape(1, -1) for part in vars(given).values()]
+    novel, base = joint_curve(Answers(*pooled))
+    return novel[0], base[0]
 
 
 def summary(values: Tensor) -> dict[str, float]:

@@ -1,56 +1,40 @@
 """Pictures of results, drawn without a screen."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from recollect.data.features import FeatureSet
-from recollect.model.classifier import Classifier
 from recollect.storage import replacing_file
 
 RIGHT, WRONG = "#2e8b57", "#c0392b"
+# Okabe and Ito's colours, which most people tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, whole or not at all."""
-    with replacing_file(path) as part:
-        figure.savefig(part, format="png", dpi=130, bbox_inches="tight", facecolor="white")
+    with replacing_file(path) as part, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is drawn as a box
+        figure.savefig(part, format="png", dpi=150, bbox_inches="tight", facecolor="white")
 
 
-def tsne_figure(features: FeatureSet, classifier: Classifier, *, each: int = 30, seed: int = 0) -> Figure:
-    """Draw features of unseen categories as the paper's t-SNE figure does, one colour each.
+def plain(name: str, most: int = 24) -> str:
+    r"""Return a category's name as matplotlib shall write it: on one line, not too long, and as it is.
 
-    Features are L2-normalised for cosine models and raw for dot-product ones; the caption tells how compact
-    the categories are before the projection (silhouette, −1 to 1).
+    Matplotlib takes what stands between two `$` for mathematics, and leaves out a legend's entry that starts
+    with `_`.
+
+    >>> plain("$5 and $10"), plain("a" * 30)
+    ('\\$5 and \\$10', 'aaaaaaaaaaaaaaaaaaaaaaa…')
     """
-    from sklearn.manifold import TSNE
-    from sklearn.metrics import silhouette_score
-
-    labels = features.labels.numpy()
-    chosen = np.concatenate([np.flatnonzero(labels == label)[:each] for label in np.unique(labels)])
-    points: Tensor = classifier.view(features.features[chosen])
-    values, labels = points.numpy(), labels[chosen]
-    places = TSNE(init="pca", perplexity=min(30.0, len(chosen) / 4), random_state=seed).fit_transform(values)
-    silhouette = float(silhouette_score(values, labels))
-
-    figure = Figure(figsize=(8, 6))
-    axes = figure.add_subplot()
-    colours = mpl.colormaps["tab20"]
-    for label, name in enumerate(features.categories):
-        mine = places[labels == label]
-        axes.scatter(mine[:, 0], mine[:, 1], s=12, color=colours(label % 20), label=name)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.legend(bbox_to_anchor=(1.01, 1), loc="upper left", fontsize=7, frameon=False)
-    kind = "L2-normalised" if classifier.kind == "cosine" else "raw"
-    axes.set_title(f"{kind} features of unseen categories (t-SNE); silhouette {silhouette:.3f}", fontsize=10)
-    return figure
+    name = " ".join(name.split())
+    short = name if len(name) <= most else f"{name[: most - 1]}…"
+    return ("\u200a" if short.startswith("_") else "") + short.replace("$", r"\$")
 
 
 def show_picture(

@@ -1,4 +1,4 @@
-"""The table of an evaluation, for the screen."""
+"""Results of evaluations for the screen."""
 
 from typing import Any
 
@@ -28,3 +28,9 @@ def evaluation_table(report: dict[str, Any]) -> Table:
         cells = [f"{result[name]['mean']:.2f} ± {result[name]['ci95']:.2f}" for name in _COLUMNS]
         table.add_row(str(result["shots"]), *cells)
     return table
+
+
+def tsne_text(report: dict[str, Any]) -> str:
+    """Return what `recollect plot tsne` prints."""
+    shown = f"{report['pictures']} pictures of {len(report['shown'])} {report['categories']} categories"
+    return f"{report['picture']}\n{shown}, silhouette {report['silhouette']:.3f}"
