@@ -16,7 +16,7 @@ from PIL import Image
 from recollect.errors import ConfigError, DataError, ModelError, Stopped, StorageError
 from recollect.modelfile import load_model, read_header
 from recollect.storage import locked
-from recollect.training import loop
+from recollect.training import curves, loop
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
 from recollect.training.train import train
@@ -76,10 +76,29 @@ def test_a_finished_run_holds_a_model_with_its_configuration_and_metrics(finishe
     header = read_header(finished)
     assert header.provenance["finished"]
     assert header.provenance["images_seen"] == 12 * 16
+    assert header.provenance["episodes_seen"] == 12 * 2
+    best = [line for line in RunFolder(finished).metrics() if line.get("selected") and line["stage"] == 2][-1]
+    assert header.provenance["validation"] == {name: best[name] for name in ("novel", "base", "both")}
     assert header.spec.generator == "attention"
     stages = {(line["stage"], "both" in line) for line in RunFolder(finished).metrics()}
     assert stages == {(1, False), (1, True), (2, False), (2, True)}
     assert not list(finished.glob("*checkpoint*"))
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_lose_a_training(pictures, tmp_path, monkeypatch, caplog):
+    def broken(_lines):
+        raise MemoryError("no memory for a picture")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(curves, "training_figure", broken)
+        train(configured(pictures), tmp_path / "run")
+    assert read_header(tmp_path / "run").provenance["finished"]
+    assert len(caplog.messages) == 2, "once for each stage"
+    assert all("curves.png could not be drawn: no memory" in message for message in caplog.messages)
+    assert not (tmp_path / "run" / "curves.png").exists()
+    train(RunFolder(tmp_path / "run").config(), tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "curves.png").exists(), "a finished run that is resumed gets its picture"
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(pictures, finished, tmp_path):

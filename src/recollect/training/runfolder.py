@@ -23,6 +23,7 @@ class RunFolder:
         self.path = path
         self.model = path / FILE_NAME
         self.stage_one_model = path / STAGE_ONE_MODEL
+        self.curves = path / "curves.png"
         self._config = path / "config.json"
         self._metrics = path / "metrics.jsonl"
 
@@ -38,7 +39,8 @@ class RunFolder:
             )
 
     def _files(self) -> tuple[Path, ...]:
-        return (self._config, self._metrics, self.model, self.stage_one_model, *map(self.checkpoint, (1, 2)))
+        checkpoints = map(self.checkpoint, (1, 2))
+        return (self._config, self._metrics, self.model, self.stage_one_model, self.curves, *checkpoints)
 
     def restart(self, config: Config) -> None:
         """Begin anew where the same recipe ran before; a run of any other is refused."""
@@ -117,6 +119,11 @@ class RunFolder:
             except json.JSONDecodeError:
                 continue
         return lines
+
+    def validation(self, *stages: int) -> dict[str, float]:
+        """Return the validation figures of the model last selected in one of the stages, if any was."""
+        selected = [line for line in self.metrics() if line.get("selected") and line["stage"] in stages][-1:]
+        return {name: line[name] for line in selected for name in ("novel", "base", "both")}
 
     def forget_after(self, stage: int, step: int) -> None:
         """Drop metrics of steps that a resumed run will take again."""

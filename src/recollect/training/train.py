@@ -3,6 +3,7 @@
 import platform
 import threading
 import time
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from recollect.modelfile import TrainedOn, load_model, read_header, save_model
 from recollect.storage import locked
 from recollect.training.budget import fit_to_minutes
 from recollect.training.config import Config
+from recollect.training.curves import draw_curves
 from recollect.training.loop import run_stage, step_seed, stop_on_signals
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import Judgement
@@ -40,13 +42,7 @@ def train(config: Config, out: Path, *, resume: bool = False) -> None:
         folder.require_new()
     machine.find_device(config.device)  # what is wrong here is said before pictures are decoded
     build_extractor(config.extractor, size=config.size or 224)
-    split = load_data(
-        config.data,
-        size=config.size,
-        split=config.split,
-        skip_bad=config.skip_bad,
-        cache_gb=config.cache_gb,
-    )
+    split = load_data(config.data, size=config.size, split=config.split, skip_bad=config.skip_bad)
     if not resume:
         config = resolve(config, split)
     elif config.data_key != split.base_train.key:
@@ -59,6 +55,8 @@ def train(config: Config, out: Path, *, resume: bool = False) -> None:
             folder.require_new()
             folder.keep(config)
         elif folder.model.exists() and read_header(folder.model).provenance.get("finished"):
+            if not folder.curves.exists():
+                draw_curves(folder)
             return
         with stop_on_signals() as stop:
             model = learn_base(config, split, folder, stop)
@@ -113,15 +111,18 @@ def learn_base(config: Config, split: Split, folder: RunFolder, stop: threading.
     try:
         seconds = run_stage(stage, folder, stop)
     except Stopped:
-        _save(folder.model, model, config)
+        _save(folder.model, model, config, validation=folder.validation(1))
         raise
-    finally:
-        stage.close()
-    facts: dict[str, Any] = {"images_seen": stage.images_seen, "stage1_seconds": round(seconds)}
+    facts: dict[str, Any] = {
+        "images_seen": stage.images_seen,
+        "stage1_seconds": round(seconds),
+        "validation": folder.validation(1),
+    }
     # From here on a usable model is in its place, whatever happens to stage 2.
     _save(folder.model, model, config, **facts)
     _save(folder.stage_one_model, model, config, **facts)
     folder.checkpoint(1).unlink(missing_ok=True)
+    draw_curves(folder)
     return model
 
 
@@ -135,7 +136,8 @@ def learn_generator(
 ) -> None:
     """Stage 2 on a model that has been through stage 1; leaves the finished model in the folder."""
     first = read_header(folder.stage_one_model).provenance
-    facts: dict[str, Any] = {name: first[name] for name in ("images_seen", "stage1_seconds")}
+    known = ("images_seen", "stage1_seconds", "validation")
+    facts: dict[str, Any] = {name: first[name] for name in known if name in first}
     if not folder.model.exists():
         _save(folder.model, model, config, **facts)
     if config.generator != "mean":
@@ -150,10 +152,12 @@ def learn_generator(
             facts["stage2_seconds"] = round(prepared + run_stage(stage, folder, stop))
         except Stopped:
             if stage.judged:  # an untrained generator would be worse than the plain means already there
-                _save(folder.model, model, config, **facts)
+                _save(folder.model, model, config, **{**facts, "validation": folder.validation(2)})
             raise
+        facts |= {"episodes_seen": stage.steps * stage.count, "validation": folder.validation(2)}
     _save(folder.model, model, config, finished=True, **facts)
     folder.checkpoint(2).unlink(missing_ok=True)
+    draw_curves(folder)
 
 
 def _trained_on(config: Config) -> TrainedOn:
@@ -163,6 +167,7 @@ def _trained_on(config: Config) -> TrainedOn:
 def _save(path: Path, model: Model, config: Config, *, finished: bool = False, **facts: Any) -> None:  # noqa: ANN401
     provenance = {
         "finished": finished,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "recollect": version("recollect"),
         "torch": torch.__version__,
         "machine": f"{platform.machine()}, {config.threads} threads, {config.device}",
