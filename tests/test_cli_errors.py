@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from pictures import disk_room, tree, write_folder, write_picture
@@ -417,9 +418,103 @@ def test_a_report_that_cannot_be_written_is_still_shown(run, trained, zoo, tmp_p
     assert err.startswith("recollect: cannot write")
 
 
+def test_a_picture_of_the_evaluation_is_drawn_and_the_report_stays_as_it_is(run, trained, zoo, tmp_path):
+    plot = tmp_path / "made" / "joint.png"
+    code, said, err = run("evaluate", trained, zoo, *TASKS, "--json", "--plot", plot)
+    assert (code, err) == (0, "")
+    with Image.open(plot) as image:
+        assert image.format == "PNG"
+    without = json.loads(run("evaluate", trained, zoo, *TASKS, "--json")[1])
+    assert json.loads(said) | {"seconds": 0} == without | {"seconds": 0}
+
+
+def test_a_picture_that_cannot_be_written_costs_no_result(run, trained, zoo, tmp_path):
+    (tmp_path / "file").write_text("")
+    for words in (("evaluate", trained, zoo, *TASKS, "--plot"), ("check", trained, zoo, "--out")):
+        code, out, err = run(*words, tmp_path / "file" / "drawn.png")
+        assert code == 2
+        assert "ategor" in out, "what was computed is not lost"
+        assert "recollect: cannot write" in err
+
+
+@pytest.mark.parametrize("name", ["drawn.jpg", "drawn", "drawn.png.txt"])
+def test_only_png_files_are_drawn(refused, trained, zoo, tmp_path, name):
+    for words in (
+        ("evaluate", trained, zoo, *TASKS, "--plot"),
+        ("plot", "tsne", trained, zoo, "--out"),
+        ("check", trained, zoo, "-o"),
+    ):
+        assert "a PNG file is drawn, such as" in refused(*words, tmp_path / name)
+
+
+def test_tsne_prints_the_file_and_the_silhouette(run, trained, zoo, tmp_path):
+    out = tmp_path / "tsne.png"
+    code, said, err = run("plot", "tsne", trained, zoo, "--out", out, "--json")
+    assert (code, err) == (0, "")
+    report = json.loads(said)
+    assert (report["picture"], report["shown"], report["pictures"]) == (str(out), ["emu", "okapi"], 13)
+    code, said, _ = run("plot", "tsne", trained, zoo, "--out", out)
+    last = f"13 pictures of 2 test categories, silhouette {report['silhouette']:.3f}"
+    assert said.splitlines() == [str(out), last]
+
+
+def test_what_tsne_cannot_draw(refused, trained, zoo, tmp_path):
+    out = ("--out", tmp_path / "tsne.png")
+    assert "too few for a t-SNE" in refused("plot", "tsne", trained, zoo, "--categories", "val", *out)
+    assert "there is no model at" in refused("plot", "tsne", tmp_path / "nothing", zoo, *out)
+    assert "Missing option '--out'" in refused("plot", "tsne", trained, zoo)
+    other = write_folder(tmp_path / "other", {"ant": 13, "fly": 13, "dog": 9, "emu": 9, "okapi": 9})
+    assert "other base categories than" in refused("plot", "tsne", trained, other, *out)
+
+
+def test_a_check_prints_a_row_for_each_category_and_draws(run, trained, zoo, tmp_path):
+    out = tmp_path / "made" / "confusion.png"
+    code, said, err = run("check", trained, zoo, "-o", out)
+    assert code == 0
+    assert all(name in said for name in ("ant", "bee", "cat"))
+    assert err.splitlines() == [
+        f"the model was trained on {zoo}: most of these pictures are no test of it",
+        "not a category of this model, left out with its pictures: dog (13), emu (9), okapi (4)",
+    ]
+    with Image.open(out) as image:
+        assert image.format == "PNG"
+    report = json.loads(run("check", trained, zoo, "--json")[1])
+    assert [row["category"] for row in report["categories"]] == ["ant", "bee", "cat"]
+    assert f"{report['accuracy']:.1f} % of 39 pictures" in said
+
+
+def test_what_cannot_be_checked(refused, run, trained, zoo, tmp_path):
+    assert "there is no model at" in refused("check", tmp_path / "nothing", zoo)
+    assert "there is no folder or archive" in refused("check", trained, tmp_path / "nothing")
+    other = write_folder(tmp_path / "other", {"yak": 2})
+    assert "no sub-folder of" in refused("check", trained, other)
+    mine = write_folder(tmp_path / "mine", {"ant": 2})
+    (mine / "ant" / "000.png").write_bytes(b"no picture")
+    assert "mine/ant/000.png" in refused("check", trained, mine)
+    code, said, err = run("check", trained, mine, "--skip-bad", "--json")
+    assert (code, json.loads(said)["pictures"]) == (0, 1)
+    assert err.startswith("left out: ")
+
+
+def test_info_of_a_run_and_of_what_is_none(run, refused, trained, tmp_path):
+    code, said, err = run("info", trained, "--json")
+    assert (code, err) == (0, "")
+    info = json.loads(said)
+    assert (info["extractor"], info["base_categories"], info["provenance"]["finished"]) == ("c32f", 3, True)
+    assert "c32f" in run("info", trained)[1]
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    assert "is not a model file, or it is damaged" in refused("info", tmp_path / "picture.png")
+    assert "there is no model at" in refused("info", tmp_path / "nothing")
+
+
 @pytest.mark.parametrize(
     "words",
     [
+        ("plot",),
+        ("plot", "tsne"),
+        ("plot", "nonsense"),
+        ("check", "model"),
+        ("info",),
         ("train",),
         ("train", "glyphs", "--nonsense"),
         ("train", "glyphs", "--classifier", "euclid"),

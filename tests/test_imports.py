@@ -32,8 +32,10 @@ ALLOWED = {
     "backends": {"errors", "model", "modelfile"},
     "recognizer": {"errors", "images", "modelfile", "backends"},
     "__init__": {"recognizer"},
+    "info": {"errors", "modelfile"},
+    "check": DATA | {"data", "evaluation", "recognizer"},
     "demo": TRAINING | {"training", "backends", "recognizer"},
-    "cli": TRAINING | {"training", "backends", "recognizer", "demo", "__init__"},
+    "cli": TRAINING | {"training", "backends", "recognizer", "demo", "info", "check", "__init__"},
 }
 
 

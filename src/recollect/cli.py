@@ -22,12 +22,18 @@ app = typer.Typer(
     help="Learn image categories from many pictures, then add new ones from one to five, without forgetting.",
 )
 
+plot_app = typer.Typer(help="Draw what a model has learned.")
+app.add_typer(plot_app, name="plot")
+
+
+def _png(path: Path | None) -> Path | None:
+    if path is not None and path.suffix.lower() != ".png":
+        raise typer.BadParameter(f"{path}: a PNG file is drawn, such as {path.with_suffix('.png')}")
+    return path
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-CacheGb = Annotated[
-    float | None,
-    typer.Option(min=0, help="Decode pictures on the fly if keeping them would take more GB (16)."),
-]
 
 
 class Classifier(StrEnum):
@@ -174,7 +180,6 @@ def train(
     skip_bad: Annotated[
         bool | None, typer.Option("--skip-bad", help="Leave out pictures that do not decode, and say so.")
     ] = None,
-    cache_gb: CacheGb = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -188,8 +193,7 @@ def train(
     options = {
         "data": data, "extractor": extractor, "classifier": classifier, "generator": generator,
         "last_relu": last_relu, "shots": _shots(shots), "minutes": minutes, "seed": seed, "split": split,
-        "size": size, "device": device, "threads": threads, "skip_bad": skip_bad, "cache_gb": cache_gb,
-        "preset": preset,
+        "size": size, "device": device, "threads": threads, "skip_bad": skip_bad, "preset": preset,
     }  # fmt: skip
     if resume:
         start = RunFolder(out).config().model_dump()
@@ -207,8 +211,7 @@ def train(
         how = f"recollect train --resume --out {shlex.quote(str(out))}"
         raise Stopped(f"{reason}; {out} holds a usable model. Go on with: {how}") from reason
     # A run that took stage 1 over and has no stage 2 judged nothing itself.
-    selected = [line for line in RunFolder(out).metrics() if line.get("selected")][-1:]
-    validation = {name: line[name] for line in selected for name in ("novel", "base", "both")}
+    validation = RunFolder(out).validation(1, 2)
     result = {"run": str(out), "model": str(out / "model.safetensors"), "validation": validation}
     _print(result, json_, _training_text)
 
@@ -225,8 +228,11 @@ def evaluate(
     ] = None,
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 600,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the tasks.")] = 0,
-    cache_gb: CacheGb = None,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(callback=_png, help="Draw base against novel accuracy to this PNG file."),
+    ] = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -238,6 +244,7 @@ def evaluate(
     from recollect.storage import write_text
 
     machine.prepare()
+    kept: dict[int, Any] | None = None if plot is None else {}
     report = evaluation_report(
         model,
         data,
@@ -247,11 +254,79 @@ def evaluate(
         queries=queries,
         tasks=tasks,
         seed=seed,
-        cache_gb=cache_gb,
+        keep=kept,
     )
     _print(report, json_, evaluation_table)
     if out is not None:
         write_text(out, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    if plot is not None and kept is not None:
+        from recollect.evaluation.curves import joint_figure
+        from recollect.evaluation.plots import save_figure
+
+        save_figure(joint_figure(report, kept), plot)
+
+
+@plot_app.command()
+def tsne(
+    model: Annotated[Path, typer.Argument(help="A model file or a run folder.")],
+    data: Annotated[str, typer.Argument(help="The data the model was trained on.")],
+    out: Annotated[Path, typer.Option("--out", "-o", callback=_png, help="The PNG file to draw.")],
+    categories: Annotated[Part, typer.Option(help="Which reserved categories are shown.")] = Part.TEST,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of the pictures drawn and of t-SNE.")
+    ] = 0,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw features of categories unseen in training on a plane, one colour each (t-SNE)."""
+    _set_quiet(quiet)
+    from recollect import machine
+    from recollect.evaluation.report import tsne_text
+    from recollect.evaluation.tsne import tsne_report
+
+    machine.prepare()
+    _print(tsne_report(model, data, out, part=categories.value, seed=seed), json_, tsne_text)
+
+
+@app.command()
+def check(
+    model: Annotated[Path, typer.Argument(help="A model file or a run folder.")],
+    folder: Annotated[Path, typer.Argument(help="A folder of pictures, one sub-folder for each category.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", callback=_png, help="Draw what is taken for what to this PNG file."),
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out pictures that do not decode, and say so.")
+    ] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure a model on your own labelled pictures: the accuracy for each category."""
+    _set_quiet(quiet)
+    from recollect import machine
+    from recollect.check import check_folder, check_table
+    from recollect.evaluation.confusion import confusion_figure
+    from recollect.evaluation.plots import save_figure
+
+    machine.prepare()
+    report, confusion = check_folder(model, folder, skip_bad=skip_bad)
+    _print(report, json_, check_table)
+    if out is not None:
+        save_figure(confusion_figure(confusion), out)
+
+
+@app.command()
+def info(
+    model: Annotated[Path, typer.Argument(help="A model file or a run folder.")],
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what a model file is and where it comes from."""
+    _set_quiet(quiet)
+    from recollect.info import info_table, model_info
+
+    _print(model_info(model), json_, info_table)
 
 
 def _training_text(result: dict[str, Any]) -> str:

@@ -5,9 +5,14 @@ The header reads without torch; `load_model` and `save_model` bring it in.
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 FILE_NAME = "model.safetensors"
 _KEY = "recollect"
+_EXTRACTOR = "extractor."  # before the names of its weights
+_STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
 
 
 class TrainedOn(Frozen):
@@ -61,12 +68,29 @@ def find_model(path: str | Path) -> Path:
 def read_header(path: str | Path) -> Header:
     """Read a model file's header; no torch, no weights."""
     path = find_model(path)
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
     return _parse_header(path, metadata)
+
+
+def count_parameters(path: str | Path) -> int:
+    """Return how many parameters a model file holds, from shapes alone; batch norm's statistics are none."""
+    with _opened(find_model(path)) as file:
+        learned = [name for name in file.keys() if name.rpartition(".")[2] not in _STATISTICS]  # noqa: SIM118
+        return sum(prod(file.get_slice(name).get_shape()) for name in learned)
+
+
+def file_fingerprint(path: str | Path) -> str:
+    """Return the `fingerprint` of the model in a file, without torch."""
+    path = find_model(path)
+    spec = read_header(path).spec
+    with _opened(path) as file:
+        names = [name for name in file.keys() if name.startswith(_EXTRACTOR)]  # noqa: SIM118
+        try:
+            weights = {name.removeprefix(_EXTRACTOR): file.get_tensor(name) for name in names}
+        except (TypeError, AttributeError) as error:  # numpy has no such numbers, and no model of ours
+            raise ModelError(f"the weights in {path} are of another kind: {_brief(error)}") from error
+    return _digest(spec, weights)
 
 
 def save_model(
@@ -122,13 +146,27 @@ def load_model(path: str | Path) -> "Model":
 
 def fingerprint(model: "Model") -> str:
     """Return a digest of the extractor's weights and preprocessing: what features depend on."""
+    state = model.extractor.state_dict().items()
+    return _digest(model.spec, {name: tensor.detach().cpu().numpy() for name, tensor in state})
+
+
+def _digest(spec: ModelSpec, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:
     digest = hashlib.sha256()
-    words = [model.spec.extractor, model.spec.last_relu, model.spec.preprocessing.model_dump()]
+    words = [spec.extractor, spec.last_relu, spec.preprocessing.model_dump()]
     digest.update(json.dumps(words).encode())
-    for name, tensor in sorted(model.extractor.state_dict().items()):
+    for name, values in sorted(weights.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(values.tobytes())
     return digest.hexdigest()[:32]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="np") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
 
 
 def _parse_header(path: Path, metadata: dict[str, str]) -> Header:

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path, PurePosixPath
 
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import Library, decode, digest
+from recollect.data.imageset import Item, Library, decode, digest
 from recollect.data.splits import Split, held_tenth, parse_split, require_pictures, split_pictures
 from recollect.errors import DataError
 
@@ -24,6 +24,12 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
 
 def read_library(path: Path, size: int, *, skip_bad: bool) -> Library:
     """Decode every picture of a folder per category."""
+    items, key = find_items(path, size)
+    return decode(items, key=key, size=size, skip_bad=skip_bad)
+
+
+def find_items(path: Path, size: int) -> tuple[list[Item], str]:
+    """Return every picture of a folder per category, and the key of them all decoded to `size`."""
     files = open_files(path)
     parts = [PurePosixPath(name).parts for name in files.names]
     # A zip of a folder often starts with that folder's own name.
@@ -38,8 +44,7 @@ def read_library(path: Path, size: int, *, skip_bad: bool) -> Library:
             raise DataError(f"the name of the folder {part[depth]!r} in {files.path} is no text: rename it")
     _warn_of_empty(files, depth, {part[depth] for part in parts})
     items = [files.item(part[depth], name) for name, part in zip(files.names, parts, strict=True)]
-    key = digest("folder", files.key, size)
-    return decode(items, key=key, size=size, skip_bad=skip_bad)
+    return items, digest("folder", files.key, size)
 
 
 def _warn_of_empty(files: Files, depth: int, categories: set[str]) -> None:

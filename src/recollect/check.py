@@ -1,0 +1,168 @@
+"""`recollect check`: how well a recogniser does on a person's own labelled pictures."""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from recollect.data.folder import find_items
+from recollect.data.imageset import Item, Pixels, batches
+from recollect.errors import DataError, PictureError
+from recollect.evaluation.confusion import Confusion
+from recollect.images import read_pixels
+from recollect.model.spec import Preprocessing
+from recollect.modelfile import read_header
+from recollect.progress import track
+from recollect.recognizer import Recognizer
+
+log = logging.getLogger(__name__)
+BATCH = 256  # pictures in memory at a time
+
+
+def check_folder(
+    model: str | Path, folder: Path, *, skip_bad: bool = False
+) -> tuple[dict[str, Any], Confusion]:
+    """Let a recogniser answer among all its categories: the result of `recollect check`, and the counts.
+
+    In percent: `accuracy` over all `pictures`, `mean_accuracy` over the categories. `categories` has for
+    each `category` its `origin` (base or novel), `pictures`, `accuracy`, and under `confused_with` the most
+    frequent wrong answer (`category`) with its `share` of the pictures, or null. `unknown` names the
+    sub-folders (`category`, `pictures`) that are no categories of the model and count nowhere else.
+    `warnings`, where there are any, say what must be known to read the figures.
+    """
+    header = read_header(model)
+    items, key = find_items(folder, header.spec.preprocessing.size)
+    recognizer = Recognizer.load(model)
+    known = recognizer.categories()
+    place = {name: index for index, name in enumerate(known)}
+    asked = [item for item in items if item.category in place]
+    unknown = Counter(item.category for item in items if item.category not in place)
+    if not asked:
+        raise DataError(
+            f"no sub-folder of {folder} is a category of {model}: there are {_some(sorted(unknown))}, "
+            f"and the model knows {_some(known)}"
+        )
+    counts = np.zeros((len(known), len(known)), np.int64)
+    for batch, pixels in _decoded(asked, header.spec.preprocessing, skip_bad=skip_bad):
+        best = np.concatenate(recognizer.scores(pixels), axis=1).argmax(axis=1)
+        np.add.at(counts, ([place[item.category] for item in batch], best), 1)
+    rows = np.flatnonzero(counts.sum(axis=1))
+    if not len(rows):
+        raise DataError(f"no picture of {folder} can be read")
+    confusion = Confusion(counts[rows], tuple(known[row] for row in rows), tuple(known))
+    warnings = _warnings(folder, unknown, same=key == header.trained_on.key)
+    for warning in warnings:
+        log.warning("%s", warning)
+    report = {
+        "model": str(model),
+        "data": str(folder),
+        **_figures(confusion, set(header.spec.categories)),
+        "unknown": [{"category": name, "pictures": count} for name, count in sorted(unknown.items())],
+        **({"warnings": warnings} if warnings else {}),
+    }
+    return report, confusion
+
+
+def check_table(report: dict[str, Any]) -> Table:
+    """Return a row for each category, and below them the accuracy of all."""
+    right = f"{report['accuracy']:.1f} % of {report['pictures']} pictures are recognised"
+    table = Table(
+        title=f"{right}; mean over {len(report['categories'])} categories {report['mean_accuracy']:.1f} %",
+        title_justify="left",
+    )
+    for heading in ("category", "origin", "pictures", "accuracy, %", "most often taken for"):
+        table.add_column(heading, justify="right" if heading in {"pictures", "accuracy, %"} else "left")
+    for row in report["categories"]:
+        wrong = row["confused_with"]
+        answer = "" if wrong is None else f"{wrong['category']} ({wrong['share']:.1f} %)"
+        # Not plain strings: a name may hold what rich takes for markup.
+        table.add_row(
+            Text(row["category"]), row["origin"], str(row["pictures"]), f"{row['accuracy']:.1f}", Text(answer)
+        )
+    return table
+
+
+def _decoded(
+    items: Sequence[Item], prepare: Preprocessing, *, skip_bad: bool
+) -> Iterator[tuple[list[Item], Pixels]]:
+    """Yield pictures in batches, decoded as the model wants them."""
+
+    def one(item: Item) -> tuple[Item, Pixels | PictureError]:
+        try:
+            return item, read_pixels(item.read(), prepare.size, prepare.short_side, item.place)
+        except PictureError as error:
+            return item, error
+
+    kept: list[Item] = []
+    pixels: list[Pixels] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
+        results = (
+            pair
+            for rows in batches(len(items), BATCH)
+            for pair in pool.map(one, items[rows[0] : rows[-1] + 1])
+        )
+        for item, result in track(results, "checking", len(items)):
+            if not isinstance(result, PictureError):
+                kept.append(item)
+                pixels.append(result)
+            elif skip_bad:
+                log.warning("left out: %s", result)
+            else:
+                raise PictureError(f"{result} (--skip-bad leaves such pictures out)")
+            if len(kept) == BATCH:
+                yield kept, np.stack(pixels)
+                kept, pixels = [], []
+    if kept:
+        yield kept, np.stack(pixels)
+
+
+def _figures(confusion: Confusion, base: set[str]) -> dict[str, Any]:
+    counts, own = confusion.counts, confusion.own()
+    totals, right = counts.sum(axis=1), counts[np.arange(len(own)), own]
+    wrong = counts.copy()
+    wrong[np.arange(len(own)), own] = 0
+    categories = []
+    for row, name in enumerate(confusion.true):
+        worst = int(wrong[row].argmax())
+        share = _percent(wrong[row, worst] / totals[row])
+        confused = {"category": confusion.predicted[worst], "share": share} if wrong[row, worst] else None
+        categories.append(
+            {
+                "category": name,
+                "origin": "base" if name in base else "novel",
+                "pictures": int(totals[row]),
+                "accuracy": _percent(right[row] / totals[row]),
+                "confused_with": confused,
+            }
+        )
+    return {
+        "pictures": int(totals.sum()),
+        "accuracy": _percent(right.sum() / totals.sum()),
+        "mean_accuracy": _percent((right / totals).mean()),
+        "categories": categories,
+    }
+
+
+def _warnings(folder: Path, unknown: Counter[str], *, same: bool) -> list[str]:
+    warnings = []
+    if same:
+        warnings.append(f"the model was trained on {folder}: most of these pictures are no test of it")
+    if unknown:
+        names = _some([f"{name} ({count})" for name, count in sorted(unknown.items())])
+        warnings.append(f"not a category of this model, left out with its pictures: {names}")
+    return warnings
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _percent(share: float) -> float:
+    return round(100 * float(share), 2)

@@ -1,0 +1,84 @@
+"""Which categories are taken for which: counts, and their picture."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+
+from recollect.evaluation.plots import plain
+
+MOST = 40  # categories in a picture
+WRITTEN = 25  # up to so many, shares are written into the cells
+_INCHES = {True: 0.42, False: 0.27}  # of a cell, with and without a number in it
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """`counts[i, j]` pictures of the category `true[i]` were taken for `predicted[j]`."""
+
+    counts: npt.NDArray[np.int64]
+    true: tuple[str, ...]
+    predicted: tuple[str, ...]  # every one of `true` is among them
+
+    def own(self) -> npt.NDArray[np.int64]:
+        """Return each true category's place among the predicted ones."""
+        return np.array([self.predicted.index(name) for name in self.true])
+
+
+def shown_shares(confusion: Confusion) -> tuple[list[str], npt.NDArray[np.float64]]:
+    """Return which categories a picture shows, and shares of their pictures in percent.
+
+    Of more than `MOST` categories, those with the most mistakes are shown: pictures of theirs taken for
+    others, and of others taken for them. The last column holds all answers that are not shown.
+    """
+    own, counts = confusion.own(), confusion.counts
+    wrong = counts.copy()
+    wrong[np.arange(len(own)), own] = 0
+    mistakes = wrong.sum(axis=1) + wrong.sum(axis=0)[own]
+    rows = np.sort(np.argsort(-mistakes, kind="stable")[:MOST])
+    shown = counts[np.ix_(rows, own[rows])]
+    total = counts[rows].sum(axis=1, keepdims=True)
+    shares = 100 * np.concatenate([shown, total - shown.sum(axis=1, keepdims=True)], axis=1) / total
+    return [confusion.true[row] for row in rows], shares
+
+
+def confusion_figure(confusion: Confusion) -> Figure:
+    """Draw true categories in rows and predicted ones in columns, as shares of each row in percent."""
+    names, shares = shown_shares(confusion)
+    if not shares[:, -1].any():
+        shares = shares[:, :-1]
+    columns = [plain(name) for name in names] + ["(other)"] * (shares.shape[1] - len(names))
+    written = len(names) <= WRITTEN
+    side = _INCHES[written]
+    figure = Figure(figsize=(max(2.5, side * len(columns)), max(2.0, side * len(names))))
+    axes = figure.add_axes((0, 0, 1, 1))  # the file is cut to what is drawn, labels included
+    axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.6, 0, 100), aspect="auto")
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=9)
+    axes.set_yticks(range(len(names)), [plain(name) for name in names], fontsize=9)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xticks(np.arange(len(columns) - 1) + 0.5, minor=True)
+    axes.set_yticks(np.arange(len(names) - 1) + 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=1)
+    axes.tick_params(which="minor", length=0)
+    axes.set_xlabel("predicted category", fontsize=11)
+    axes.set_ylabel("true category", fontsize=11)
+    axes.set_title(_title(len(names), len(confusion.true)), fontsize=11)
+    if written:
+        for (row, column), share in np.ndenumerate(shares):
+            if share >= 0.5:
+                colour = "white" if share > 40 else "black"
+                axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=9, color=colour)
+    else:
+        bar = figure.colorbar(axes.images[0], ax=axes, fraction=0.03, pad=0.02, ticks=(0, 5, 20, 50, 100))
+        bar.outline.set_visible(False)
+        bar.set_label("% of a row", fontsize=10)
+    return figure
+
+
+def _title(shown: int, there: int) -> str:
+    if shown == there:
+        return "share of each category's pictures, %"
+    return f"share of each category's pictures, %; the {shown} of {there} categories with the most mistakes"

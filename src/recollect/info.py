@@ -1,0 +1,105 @@
+"""`recollect info`: what a model file is, from its header; without torch, so that it answers at once."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from recollect.modelfile import count_parameters, file_fingerprint, find_model, read_header
+
+FIRST = 5  # names of base categories that are shown
+_FINISHED = {"True": "yes", "False": "no: the training was stopped, or goes on"}
+
+
+def model_info(model: str | Path) -> dict[str, Any]:
+    """Return what a model file is and where it comes from.
+
+    `file`, `megabytes`, `format`, `parameters`, `fingerprint` (what features depend on), `extractor`,
+    `last_relu`, `classifier`, `generator`, `preprocessing`, `base_categories` (how many) and the first of
+    them, `first_categories`; `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as the training
+    wrote it, with its configuration.
+    """
+    path = find_model(model)
+    header = read_header(path)
+    spec, provenance = header.spec, header.provenance
+    return {
+        "file": str(path),
+        "megabytes": round(path.stat().st_size / 1e6, 2),
+        "format": header.format,
+        "parameters": count_parameters(path),
+        "fingerprint": file_fingerprint(path),
+        "extractor": spec.extractor,
+        "last_relu": spec.last_relu,
+        "classifier": spec.classifier,
+        "generator": spec.generator,
+        "preprocessing": spec.preprocessing.model_dump(mode="json"),
+        "base_categories": len(spec.categories),
+        "first_categories": list(spec.categories[:FIRST]),
+        "trained_on": {"data": _config(provenance).get("data"), **header.trained_on.model_dump(mode="json")},
+        "provenance": provenance,
+    }
+
+
+def info_table(info: dict[str, Any]) -> Table:
+    """Return the same as two columns; what the file does not say is left out."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in {**_what(info), **_whence(info)}.items():
+        if value:
+            table.add_row(name, Text(value))  # not a plain string: a name may hold what rich takes for markup
+    return table
+
+
+def _what(info: dict[str, Any]) -> dict[str, str]:
+    prepare = info["preprocessing"]
+    cut = "" if prepare["short_side"] is None else f", cut from a short side of {prepare['short_side']}"
+    mean, std = (", ".join(f"{value:g}" for value in prepare[name]) for name in ("mean", "std"))
+    names, count = info["first_categories"], info["base_categories"]
+    return {
+        "file": f"{info['file']} ({info['megabytes']:.2f} MB, format {info['format']})",
+        "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}",
+        "classifier": info["classifier"],
+        "generator": info["generator"],
+        "parameters": f"{info['parameters']:,}",
+        "input": f"{prepare['size']} × {prepare['size']} pixels{cut}; mean {mean}; std {std}",
+        "base categories": f"{count}: {', '.join(names)}{', …' if count > len(names) else ''}",
+        "fingerprint": info["fingerprint"],
+    }
+
+
+def _whence(info: dict[str, Any]) -> dict[str, str]:
+    trained_on, provenance = info["trained_on"], info["provenance"]
+    config = _config(provenance)
+    validation = provenance.get("validation")
+    figures = validation.items() if isinstance(validation, dict) else ()
+    versions = (f"{name} {provenance[name]}" for name in ("recollect", "torch") if name in provenance)
+    return {
+        "trained on": str(trained_on["data"] or ""),
+        "split": str(trained_on["split"] or ""),
+        "bad pictures": "left out" if trained_on["skip_bad"] else "",
+        "preset": str(config.get("preset") or ""),
+        "seed": str(config.get("seed", "")),
+        "finished": _FINISHED.get(str(provenance.get("finished")), ""),
+        "written": str(provenance.get("written", "")),
+        "with": ", ".join(versions),
+        "on": str(provenance.get("machine", "")),
+        "stage 1": _stage(provenance, "stage1_seconds", "images_seen", "pictures"),
+        "stage 2": _stage(provenance, "stage2_seconds", "episodes_seen", "episodes"),
+        "validation": ", ".join(f"{name} {value} %" for name, value in figures),
+    }
+
+
+def _stage(provenance: dict[str, Any], seconds: str, seen: str, what: str) -> str:
+    known = []
+    if isinstance(count := provenance.get(seen), int):
+        known.append(f"{count:,} {what} seen")
+    if isinstance(took := provenance.get(seconds), int):
+        known.append(f"{took // 60} min {took % 60} s")
+    return ", ".join(known)
+
+
+def _config(provenance: dict[str, Any]) -> dict[str, Any]:
+    config = provenance.get("config")
+    return config if isinstance(config, dict) else {}

@@ -1,0 +1,185 @@
+"""`recollect check`: accuracies counted picture by picture."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from pictures import write_folder, write_picture, write_zip
+from recollect import Recognizer, check
+from recollect.check import check_folder, check_table
+from recollect.data import folder as folder_data
+from recollect.errors import DataError, ModelError, PictureError
+from recollect.modelfile import TrainedOn, save_model
+
+KNOWN = ("ant", "bee", "[red]cat", "dog")
+COUNTS = {"ant": 12, "bee": 9, "[red]cat": 5, "yeti": 3, "yak": 2}
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("check") / "zoo", COUNTS)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, make_model):
+    path = tmp_path_factory.mktemp("check") / "m.safetensors"
+    save_model(path, make_model(categories=KNOWN))
+    return path
+
+
+def answers_of(recognizer, zoo, category):
+    return [recognizer.predict(path, top=1)[0].category for path in sorted((zoo / category).iterdir())]
+
+
+def expected_rows(recognizer, zoo, names, base=KNOWN):
+    rows = []
+    for name in names:
+        answers = answers_of(recognizer, zoo, name)
+        right = sum(answer == name for answer in answers)
+        wrong = {}
+        for answer in answers:
+            if answer != name:
+                wrong[answer] = wrong.get(answer, 0) + 1
+        worst = max(
+            wrong, key=lambda other: (wrong[other], -recognizer.categories().index(other)), default=None
+        )
+        rows.append(
+            {
+                "category": name,
+                "origin": "base" if name in base else "novel",
+                "pictures": len(answers),
+                "accuracy": round(100 * right / len(answers), 2),
+                "confused_with": worst
+                and {"category": worst, "share": round(100 * wrong[worst] / len(answers), 2)},
+            }
+        )
+    return rows
+
+
+@pytest.mark.parametrize("batch", [256, 7])
+def test_accuracies_are_those_of_one_prediction_after_the_other(model, zoo, monkeypatch, batch, caplog):
+    monkeypatch.setattr(check, "BATCH", batch)
+    report, confusion = check_folder(model, zoo)
+    recognizer = Recognizer.load(model)
+    rows = expected_rows(recognizer, zoo, KNOWN[:3])
+    right = sum(round(row["accuracy"] * row["pictures"] / 100) for row in rows)
+    assert json.loads(json.dumps(report)) == {
+        "model": str(model),
+        "data": str(zoo),
+        "pictures": 26,
+        "accuracy": round(100 * right / 26, 2),
+        "mean_accuracy": pytest.approx(sum(row["accuracy"] for row in rows) / 3, abs=0.01),
+        "categories": rows,
+        "unknown": [{"category": "yak", "pictures": 2}, {"category": "yeti", "pictures": 3}],
+        "warnings": ["not a category of this model, left out with its pictures: yak (2), yeti (3)"],
+    }
+    assert caplog.messages == report["warnings"]
+    assert len({row["accuracy"] for row in rows}) > 1
+    for row, name in enumerate(confusion.true):
+        answers = answers_of(recognizer, zoo, name)
+        assert confusion.counts[row].tolist() == [answers.count(other) for other in confusion.predicted]
+
+
+def test_taught_categories_are_checked_too(model, zoo, monkeypatch):
+    recognizer = Recognizer.load(model)
+    recognizer.teach("yeti", sorted((zoo / "yeti").iterdir()))
+    monkeypatch.setattr(check.Recognizer, "load", lambda _model: recognizer)
+    report, _ = check_folder(model, zoo)
+    assert report["categories"] == expected_rows(recognizer, zoo, [*KNOWN[:3], "yeti"])
+    assert report["categories"][-1]["origin"] == "novel"
+    assert [one["category"] for one in report["unknown"]] == ["yak"]
+
+
+def test_an_archive_is_as_good_as_its_folder(model, zoo, tmp_path):
+    archive = write_zip(tmp_path / "zoo.zip", zoo)
+    unlike = ("data",)
+    reports = [check_folder(model, place)[0] for place in (zoo, archive)]
+    first, second = ({name: report[name] for name in report if name not in unlike} for report in reports)
+    assert first == second
+
+
+def test_the_table_names_every_category_with_its_worst_confusion(model, zoo, capsys):
+    report, _ = check_folder(model, zoo)
+    Console(width=200).print(check_table(report))
+    said = capsys.readouterr().out
+    assert f"{report['accuracy']:.1f} % of 26 pictures are recognised" in said
+    assert f"mean over 3 categories {report['mean_accuracy']:.1f} %" in said
+    for row in report["categories"]:
+        (line,) = [
+            line
+            for line in said.splitlines()
+            if line.split("│")[1:2] and row["category"] in line.split("│")[1]
+        ]
+        assert f"{row['accuracy']:.1f}" in line
+        if row["confused_with"]:
+            assert f"{row['confused_with']['category']} ({row['confused_with']['share']:.1f} %)" in line
+
+
+def test_pictures_are_prepared_as_the_model_wants_them(tmp_path, make_model, make_spec):
+    prepare = make_spec().preprocessing.model_copy(update={"short_side": 24})
+    save_model(tmp_path / "m.safetensors", make_model(categories=KNOWN, preprocessing=prepare))
+    zoo = write_folder(tmp_path / "zoo", {"ant": 20, "bee": 20}, size=40)
+    report, _ = check_folder(tmp_path / "m.safetensors", zoo)
+    recognizer = Recognizer.load(tmp_path / "m.safetensors")
+    assert report["categories"] == expected_rows(recognizer, zoo, ("ant", "bee"))
+
+
+def test_a_folder_that_was_trained_on_is_told(tmp_path, make_model, zoo, caplog):
+    key = folder_data.read_library(zoo, 16, skip_bad=False).key
+    save_model(tmp_path / "m.safetensors", make_model(categories=KNOWN), trained_on=TrainedOn(key=key))
+    report, _ = check_folder(tmp_path / "m.safetensors", zoo)
+    told = f"the model was trained on {zoo}: most of these pictures are no test of it"
+    assert report["warnings"][0] == told
+    assert told in caplog.messages
+
+
+def test_a_bad_picture_is_named_or_left_out(tmp_path, model, caplog):
+    zoo = write_folder(tmp_path / "zoo", {"ant": 4, "bee": 3})
+    (zoo / "ant" / "002.png").write_bytes(b"no picture")
+    with pytest.raises(PictureError, match=r"zoo/ant/002.png.*--skip-bad"):
+        check_folder(model, zoo)
+    report, _ = check_folder(model, zoo, skip_bad=True)
+    assert [row["pictures"] for row in report["categories"]] == [3, 3]
+    assert "zoo/ant/002.png" in caplog.text
+    for number in range(3):
+        (zoo / "bee" / f"{number:03}.png").write_bytes(b"no picture")
+    report, _ = check_folder(model, zoo, skip_bad=True)
+    assert [row["category"] for row in report["categories"]] == ["ant"]
+
+
+def test_a_folder_of_nothing_but_bad_pictures(tmp_path, model):
+    zoo = tmp_path / "zoo"
+    write_picture(zoo / "ant" / "a.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"no picture of .*zoo can be read"):
+        check_folder(model, zoo, skip_bad=True)
+
+
+def test_a_folder_of_other_categories(tmp_path, model):
+    zoo = write_folder(tmp_path / "zoo", {"yeti": 1, "yak": 1})
+    with pytest.raises(
+        DataError, match=r"no sub-folder of .*zoo is a category of .*there are yak, yeti, and"
+    ):
+        check_folder(model, zoo)
+
+
+def test_what_is_no_model_and_no_folder(tmp_path, model, zoo):
+    with pytest.raises(ModelError, match="there is no model"):
+        check_folder(tmp_path / "nothing", zoo)
+    with pytest.raises(DataError, match="there is no folder"):
+        check_folder(model, tmp_path / "nothing")
+
+
+def test_only_a_batch_of_pictures_is_in_memory(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "BATCH", 4)
+    zoo = write_folder(tmp_path / "zoo", {"ant": 13})
+    sizes = []
+    scores = Recognizer.scores
+
+    def watched(self, pixels):
+        sizes.append(len(pixels))
+        return scores(self, pixels)
+
+    monkeypatch.setattr(Recognizer, "scores", watched)
+    check_folder(model, zoo)
+    assert sizes == [4, 4, 4, 1]
