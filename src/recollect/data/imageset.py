@@ -290,12 +290,18 @@ def _place(key: str) -> Path:
 
 
 def cached_library(
-    key: str, shape: tuple[int, ...], build: Callable[[Pixels], dict[str, Any]]
+    key: str,
+    shape: tuple[int, ...] | Callable[[], tuple[int, ...]],
+    build: Callable[[Pixels], dict[str, Any]],
 ) -> tuple[Library, list[str]]:
-    """Open the pictures kept under `key`, or have `build` fill the pixel array and describe it."""
+    """Open the pictures kept under `key`, or have `build` fill the pixel array and describe it.
+
+    A `shape` that is known only when the pictures have been read may be a function, called where they are.
+    """
     folder = _place(key)
     opened = _open_library(folder, key)
     if opened is None:
+        shape = shape() if callable(shape) else shape
         with replacing_folder(folder) as part:
             pixels = np.lib.format.open_memmap(part / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
             _reserve(part / "pixels.npy")

@@ -75,14 +75,14 @@ def split_pictures(
 
     `held(n)` says how many of a category's n pictures are held out; `test_rows` are pictures that a data
     set itself sets aside for testing, in place of `held(n).test`. Which pictures are held out depends on
-    their names alone, so it is the same on every machine.
+    their names alone, as does the order of reserved ones: both are the same on every machine.
     """
     apart_from_training = {*reserved.val, *reserved.test}
     base = [category for category in library.categories if category not in apart_from_training]
     official = set(test_rows)
     rows_of: dict[str, list[int]] = {category: [] for category in library.categories}
-    for row, label in enumerate(library.labels):
-        rows_of[library.categories[label]].append(row)
+    for row in sorted(range(len(library.names)), key=library.names.__getitem__):
+        rows_of[library.categories[library.labels[row]]].append(row)
     train: list[int] = []
     val: list[int] = []
     test: list[int] = []
