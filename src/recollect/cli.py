@@ -34,6 +34,10 @@ def _png(path: Path | None) -> Path | None:
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+CacheGb = Annotated[
+    float | None,
+    typer.Option(min=0, help="Decode pictures on the fly if keeping them would take more GB (16)."),
+]
 
 
 class Classifier(StrEnum):
@@ -180,6 +184,7 @@ def train(
     skip_bad: Annotated[
         bool | None, typer.Option("--skip-bad", help="Leave out pictures that do not decode, and say so.")
     ] = None,
+    cache_gb: CacheGb = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -193,7 +198,8 @@ def train(
     options = {
         "data": data, "extractor": extractor, "classifier": classifier, "generator": generator,
         "last_relu": last_relu, "shots": _shots(shots), "minutes": minutes, "seed": seed, "split": split,
-        "size": size, "device": device, "threads": threads, "skip_bad": skip_bad, "preset": preset,
+        "size": size, "device": device, "threads": threads, "skip_bad": skip_bad, "cache_gb": cache_gb,
+        "preset": preset,
     }  # fmt: skip
     if resume:
         start = RunFolder(out).config().model_dump()
@@ -228,6 +234,7 @@ def evaluate(
     ] = None,
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 600,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the tasks.")] = 0,
+    cache_gb: CacheGb = None,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
     plot: Annotated[
         Path | None,
@@ -254,6 +261,7 @@ def evaluate(
         queries=queries,
         tasks=tasks,
         seed=seed,
+        cache_gb=cache_gb,
         keep=kept,
     )
     _print(report, json_, evaluation_table)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from recollect.data.catalogue import load_data
 from recollect.data.features import FeatureSet, cached_features
+from recollect.data.imageset import CACHE_GB
 from recollect.data.splits import Split
 from recollect.data.tasks import Tasks, TaskShape, task_sampler
 from recollect.errors import DataError
@@ -146,12 +147,18 @@ def evaluate(
     return results
 
 
-def load_trained(model: str | Path, data: str) -> tuple[Model, Split, list[str]]:
+def load_trained(
+    model: str | Path, data: str, cache_gb: float | None = None
+) -> tuple[Model, Split, list[str]]:
     """Load a model file and the data it was trained on, split as then; what to be warned of comes third."""
     header = read_header(model)
     spec, trained_on = header.spec, header.trained_on
     split = load_data(
-        data, size=spec.preprocessing.size, split=trained_on.split, skip_bad=trained_on.skip_bad
+        data,
+        size=spec.preprocessing.size,
+        split=trained_on.split,
+        skip_bad=trained_on.skip_bad,
+        cache_gb=CACHE_GB if cache_gb is None else cache_gb,
     )
     if split.categories != spec.categories:
         raise DataError(
@@ -174,11 +181,12 @@ def evaluation_report(
     queries: int | None = None,
     tasks: int = 600,
     seed: int = 0,
+    cache_gb: float | None = None,
     keep: dict[int, Answers] | None = None,
 ) -> dict[str, Any]:
     """Evaluate a model file on the data it was trained on: the report of `recollect evaluate`."""
     began = time.perf_counter()
-    loaded, split, warnings = load_trained(model, data)
+    loaded, split, warnings = load_trained(model, data, cache_gb)
     results = evaluate(
         loaded, split, part=part, shots=shots, ways=ways, queries=queries, tasks=tasks, seed=seed, keep=keep
     )

@@ -42,7 +42,13 @@ def train(config: Config, out: Path, *, resume: bool = False) -> None:
         folder.require_new()
     machine.find_device(config.device)  # what is wrong here is said before pictures are decoded
     build_extractor(config.extractor, size=config.size or 224)
-    split = load_data(config.data, size=config.size, split=config.split, skip_bad=config.skip_bad)
+    split = load_data(
+        config.data,
+        size=config.size,
+        split=config.split,
+        skip_bad=config.skip_bad,
+        cache_gb=config.cache_gb,
+    )
     if not resume:
         config = resolve(config, split)
     elif config.data_key != split.base_train.key:
@@ -113,6 +119,8 @@ def learn_base(config: Config, split: Split, folder: RunFolder, stop: threading.
     except Stopped:
         _save(folder.model, model, config, validation=folder.validation(1))
         raise
+    finally:
+        stage.close()
     facts: dict[str, Any] = {
         "images_seen": stage.images_seen,
         "stage1_seconds": round(seconds),
