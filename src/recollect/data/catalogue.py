@@ -4,7 +4,7 @@ import os.path
 from collections.abc import Callable
 from pathlib import Path
 
-from recollect.data import cifar, folder, glyphs, mini_imagenet, omniglot
+from recollect.data import cifar, folder, glyphs, imagenet, mini_imagenet, omniglot
 from recollect.data.imageset import CACHE_GB, cache_limit
 from recollect.data.splits import Split
 from recollect.errors import DataError
@@ -13,6 +13,7 @@ _LOADERS: dict[str, Callable[..., Split]] = {
     "cifar-fs": cifar.load,
     "mini-imagenet": mini_imagenet.load,
     "omniglot": omniglot.load,
+    "imagenet": imagenet.load,
     "folder": folder.load,
 }
 

@@ -57,6 +57,7 @@ class ImageSet:
     labels: Rows  # (n,)
     categories: tuple[str, ...]
     key: str  # changes with the pictures and how they were decoded
+    published: Preprocessing | None = None  # where a data set has one of its own
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -115,6 +116,8 @@ class ImageSet:
     @cached_property
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing that suits these pictures."""
+        if self.published is not None:
+            return self.published
         mean, std = self.normalisation()
         return Preprocessing(size=self.size, mean=mean, std=std)
 
@@ -128,13 +131,14 @@ class Library:
     categories: tuple[str, ...]
     names: tuple[str, ...]
     key: str
+    published: Preprocessing | None = None
 
     def select(self, rows: Sequence[int] | Rows, categories: Sequence[str]) -> ImageSet:
         """Return the pictures at `rows`, labelled by their category's place in `categories`."""
         place = {name: index for index, name in enumerate(categories)}
         chosen = np.asarray(rows, dtype=np.int64)
         labels = np.array([place[self.categories[label]] for label in self.labels[chosen]], dtype=np.int64)
-        return ImageSet(self.pixels, chosen, labels, tuple(categories), self.key)
+        return ImageSet(self.pixels, chosen, labels, tuple(categories), self.key, self.published)
 
 
 @dataclass(frozen=True)
