@@ -201,6 +201,16 @@ def test_a_tiny_file_that_promises_gigabytes_fails_quickly_and_with_little_memor
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # in KiB
 
 
+def test_a_file_that_asks_for_the_same_copy_again_and_again_is_refused():
+    text = b"X" + struct.pack("<I", 20_000) + b"x" * 20_000 + b"q\x000"
+    encode = b"c_codecs\nencode\n(h\x00X\x06\0\0\0latin1tR"
+    assert read(b"\x80\x02" + text + encode + b".") == b"x" * 20_000
+    instance = b"(h\x00X\x06\0\0\0latin1i_codecs\nencode\n"
+    for again in (encode, instance):
+        with pytest.raises(DataError, match="it unpacks to more than it is"):
+            read(b"\x80\x02" + text + b"](" + again * 50 + b"e.")
+
+
 def test_lists_in_lists_that_share_their_parts_take_no_time_and_loops_are_refused():
     shared = b"](K\x01K\x02e" + b"".join(
         b"q%c" % number + b"0](h%ch%ce" % (number, number) for number in range(60)

@@ -62,9 +62,15 @@ class _Source:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self.readline = stream.readline
+        self.count = 0
+
+    def readline(self) -> bytes:
+        line = self._stream.readline()
+        self.count += len(line)
+        return line
 
     def read(self, count: int) -> bytes | memoryview:
+        self.count += count
         part = self._stream.read(min(count, LARGE))
         if count <= LARGE:
             return part
@@ -169,6 +175,8 @@ class _Reader(_Python):
 
     def __init__(self, source: _Source) -> None:
         super().__init__(source, encoding="bytes")  # type: ignore[arg-type]
+        self._source = source
+        self._made = 0
 
     def find_class(self, module: str, name: str) -> Callable[..., object]:
         known = KNOWN.get((module, name))
@@ -182,11 +190,26 @@ class _Reader(_Python):
     def get_extension(self, code: int) -> None:
         raise _Refused(f"extension {code}")
 
+    def _call(self) -> None:
+        _LOADERS[pickle.REDUCE[0]](self)
+        self._count(self.stack[-1])
+
+    def _instance(self) -> None:
+        _LOADERS[pickle.INST[0]](self)
+        self._count(self.stack[-1])
+
+    def _count(self, made: object) -> None:
+        """Refuse a few bytes that are asked for again and again, to fill memory with copies."""
+        self._made += len(made) if isinstance(made, bytes) else getattr(made, "nbytes", 0)
+        if self._made > self._source.count:
+            raise pickle.UnpicklingError("it unpacks to more than it is")
+
     def _build(self) -> None:
         state = self.stack.pop()
         if not (isinstance(self.stack[-1], _Type | _Array) and isinstance(state, tuple)):
             raise _Refused(f"a change of a {type(self.stack[-1]).__name__}")
         self.stack[-1].build(*state)
+        self._count(getattr(self.stack[-1], "value", None))
 
     def _set_item(self) -> None:
         _check_keys(self.stack[-2:-1])
@@ -200,11 +223,15 @@ class _Reader(_Python):
         _check_keys(self.stack[::2])
         _LOADERS[pickle.DICT[0]](self)
 
+    dispatch[pickle.REDUCE[0]] = _call
+    dispatch[pickle.INST[0]] = _instance
     dispatch[pickle.BUILD[0]] = _build
     dispatch[pickle.SETITEM[0]] = _set_item
     dispatch[pickle.SETITEMS[0]] = _set_items
     dispatch[pickle.DICT[0]] = _dict
     dispatch[pickle.BYTEARRAY8[0]] = _LOADERS[pickle.BINBYTES8[0]]
+    for unused in (pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX):
+        del dispatch[unused[0]]
 
 
 def _check_keys(keys: Sequence[object]) -> None:
