@@ -4,6 +4,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 import threading
 
 import numpy as np
@@ -23,7 +24,7 @@ from recollect.data.imageset import (
     decode,
     digest,
 )
-from recollect.errors import PictureError, StorageError
+from recollect.errors import DataError, PictureError, StorageError
 from recollect.storage import cache_folder
 
 
@@ -371,6 +372,19 @@ def test_a_stream_that_is_closed_leaves_no_process_and_no_trace_in_random_number
     stream.close()
     assert multiprocessing.active_children() == []
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_process_that_is_killed_is_told_in_one_line():
+    handler = signal.getsignal(signal.SIGCHLD)
+    images = whole_set(on_the_fly())
+    stream = images.stream(np.array([row % 6]) for row in itertools.count())
+    next(stream)
+    for process in multiprocessing.active_children():
+        process.kill()
+        process.join()
+    with pytest.raises(DataError, match=r"^a process that decodes pictures was killed[^\n]*--threads$"):
+        list(itertools.islice(stream, 20))
+    assert signal.getsignal(signal.SIGCHLD) == handler
 
 
 def test_of_very_many_pictures_a_sample_decides_whether_kept_or_not(monkeypatch):

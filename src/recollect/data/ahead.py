@@ -4,7 +4,9 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,8 @@ def read_ahead(
 ) -> Generator[tuple[Rows, Pixels], None, None]:
     """Yield each batch of `work` with `take(batch)`, in order, computed by as many processes as threads.
 
-    Neither the numbers of the processes nor torch's random state have a say in what comes out. The
-    processes end when the generator does.
+    What comes out depends neither on how many there are nor on torch's random state, which stays as it is.
+    The processes end when the generator does.
     """
     loader = DataLoader(
         _Batches(take),
@@ -37,7 +39,8 @@ def read_ahead(
         worker_init_fn=_begin,
         generator=torch.Generator(),  # else every start would advance the global one
     )
-    batches = iter(loader)
+    with _own_handlers():
+        batches = iter(loader)
     try:
         for rows, pixels in batches:
             if isinstance(pixels, PictureError):
@@ -51,6 +54,17 @@ def read_ahead(
         ) from error
     finally:
         del batches  # ends the processes
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Undo torch's handler for workers that die: it raises wherever the main process happens to be."""
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    signal.signal(signal.SIGCHLD, before)
 
 
 class _Batches(Dataset[Batch]):
