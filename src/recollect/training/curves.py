@@ -45,6 +45,7 @@ def training_figure(lines: Iterable[Mapping[str, Any]]) -> "Figure | None":
         _draw_loss(lower, mine, last=column == len(stages) - 1)
         upper.set_title(f"stage {stage}{_selected_by(mine)}", fontsize=11)
         lower.set_xlabel("step", fontsize=11)
+        lower.set_xlim(left=0)
         for axes in (upper, lower):
             axes.grid(color="#e6e6e6", linewidth=0.8)
             axes.set_axisbelow(True)
