@@ -199,6 +199,8 @@ def test_an_encrypted_file_is_named(photos, tmp_path):
     path.write_bytes(content)
     with pytest.raises(PictureError, match=r"cannot read .*cat/000\.png.*encrypted"):
         open_files(path).read("cat/000.png")
+    with pytest.raises(DataError, match=r"cannot read .*cat/000\.png.*encrypted"):
+        open_files(path).open("cat/000.png")
 
 
 def test_a_file_that_vanishes_or_may_not_be_read_is_named(photos):
@@ -206,6 +208,8 @@ def test_a_file_that_vanishes_or_may_not_be_read_is_named(photos):
     (photos / "cat" / "000.png").unlink()
     with pytest.raises(PictureError, match=r"cannot read .*cat/000\.png: No such file"):
         files.read("cat/000.png")
+    with pytest.raises(DataError, match=r"cannot read .*cat/000\.png: No such file"):
+        files.open("cat/000.png")
 
 
 @pytest.mark.parametrize(

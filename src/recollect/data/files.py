@@ -446,7 +446,9 @@ def _damage_told(place: str) -> Iterator[None]:
     except DataError as error:
         raise DataError(f"{place}: {error}") from error
     except Exception as error:
-        raise DataError(f"cannot read {place}, it is damaged or cut short: {_reason(error)}") from error
+        system = isinstance(error, OSError) and error.errno is not None
+        why = "" if system else ", it is damaged or cut short"
+        raise DataError(f"cannot read {place}{why}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -12,6 +12,7 @@ from recollect.errors import DataError, RecollectError
 
 LARGE = 1 << 20
 MAX_DIMENSIONS = 16
+MAX_COPIES = 4  # of what was read; an array over bytes that came as text is the second one
 KEYS = (str, bytes, int, float, bool, type(None))
 Array = np.ndarray[Any, Any]
 
@@ -201,7 +202,7 @@ class _Reader(_Python):
     def _count(self, made: object) -> None:
         """Refuse a few bytes that are asked for again and again, to fill memory with copies."""
         self._made += len(made) if isinstance(made, bytes) else getattr(made, "nbytes", 0)
-        if self._made > self._source.count:
+        if self._made > MAX_COPIES * self._source.count:
             raise pickle.UnpicklingError("it unpacks to more than it is")
 
     def _build(self) -> None:
