@@ -149,10 +149,14 @@ def demo(
 @app.command()
 def train(
     data: Annotated[
-        str | None, typer.Argument(help="glyphs, cifar-fs:PATH, folder:PATH, or a folder of categories.")
+        str | None,
+        typer.Argument(
+            help="A folder of categories, glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH, "
+            "imagenet:PATH."
+        ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="A recipe: paper, cifar-fs-c64f-quick or demo; options win over it.")
+        str | None, typer.Option(help="A recipe, such as paper or cifar-fs-c64f; options win over it.")
     ] = None,
     extractor: Annotated[str | None, typer.Option(help="c32f, c64f, c128f, resnet or resnet10.")] = None,
     classifier: Annotated[Classifier | None, typer.Option(help="How scores are computed.")] = None,
@@ -206,7 +210,7 @@ def train(
         options["split"] = inline_split(split)  # as a run keeps it
         options["device"] = None if device == "auto" else device
     elif data is None:
-        raise RecollectError("DATA is missing: glyphs, cifar-fs:PATH, or a folder of categories is expected")
+        raise RecollectError("DATA is missing: a folder of categories, glyphs, or such as cifar-fs:PATH")
     else:
         name = preset or default_preset(data)
         start = read_preset(name) if name else {}

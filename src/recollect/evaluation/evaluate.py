@@ -23,6 +23,7 @@ from recollect.modelfile import load_model, read_header
 
 log = logging.getLogger(__name__)
 ScoringFunction = Callable[[Tasks], Scores]
+_ROWS = 1 << 14  # examples whose terms are computed at a time: attention makes a row of k values for each
 _CHUNK_VALUES = 1 << 24  # query features or base scores gathered at a time: 64 MB
 
 
@@ -55,7 +56,7 @@ def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringF
     with torch.inference_mode():
         novel_features, base_features = novel.features.to(device), base.features.to(device)
         novel_base, base_base = classifier(novel_features), classifier(base_features)
-        terms = model.terms(novel_features)
+        terms = torch.cat([model.terms(some) for some in novel_features.split(_ROWS)])
         novel_view, base_view = classifier.view(novel_features), classifier.view(base_features)
 
     @torch.inference_mode()

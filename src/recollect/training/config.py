@@ -103,7 +103,13 @@ def preset_names() -> list[str]:
 
 def default_preset(data: str) -> str | None:
     """Return the recipe that suits a data set, for a call that names none."""
-    return {"glyphs": "demo", "cifar-fs": "cifar-fs-c64f-quick"}.get(data.partition(":")[0])
+    recipes = {
+        "glyphs": "demo",
+        "cifar-fs": "cifar-fs-c64f-quick",
+        "mini-imagenet": "mini-imagenet-c64f",
+        "omniglot": "omniglot-c64f",
+    }
+    return recipes.get(data.partition(":")[0])
 
 
 def read_preset(name: str) -> dict[str, Any]:
