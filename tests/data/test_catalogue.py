@@ -1,4 +1,5 @@
 import pytest
+from archives import KINDS, pack_folder
 
 from pictures import write_folder
 from recollect.data import catalogue
@@ -40,6 +41,18 @@ def test_every_option_reaches_the_loader(monkeypatch):
 def test_pictures_that_would_take_more_than_the_limit_are_decoded_on_the_fly(zoo):
     assert load_data(str(zoo), size=16, cache_gb=0).base_train.on_the_fly
     assert not load_data(str(zoo), size=16).base_train.on_the_fly
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_read_out_of_order_is_not_decoded_on_the_fly(zoo, kind):
+    packed = str(pack_folder(zoo.parent / f"zoo.{kind}", kind, zoo))
+    if kind in {"zip", "tar"}:
+        assert load_data(packed, size=16, cache_gb=0).base_train.on_the_fly
+        return
+    with pytest.raises(DataError, match=r"lies in a compressed tar.* --cache-gb 1$"):
+        load_data(packed, size=16, cache_gb=0)
+    kept = load_data(packed, size=16, cache_gb=1)
+    assert load_data(packed, size=16, cache_gb=0).base_train.key == kept.base_train.key  # it is in the cache
 
 
 @pytest.mark.parametrize("data", ["imagenette:photos", "glyph:", "x" * 5000 + ":y"])

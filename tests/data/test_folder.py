@@ -141,6 +141,12 @@ def test_a_second_call_does_not_decode_again(zoo, monkeypatch):
         folder.load(zoo, size=17)
 
 
+def test_a_file_that_is_no_picture_does_not_count(zoo):
+    before = folder.load(zoo, size=16).base_train.key
+    (zoo / "cat" / "notes.txt").write_text("a fine cat")
+    assert folder.load(zoo, size=16).base_train.key == before
+
+
 def test_a_changed_file_makes_a_new_entry(zoo):
     before = folder.load(zoo, size=16)
     path = write_picture(zoo / "cat" / "000.png", 999)

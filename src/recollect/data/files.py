@@ -53,6 +53,7 @@ class Files(ABC):
     path: Path
     names: tuple[str, ...]  # pictures
     others: tuple[str, ...]
+    forward_only = False  # whether reading out of order is slow beyond use
     key: str  # changes when a file is added, removed or altered
 
     def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
@@ -72,7 +73,7 @@ class Files(ABC):
 
     def item(self, category: str, name: str) -> Item:
         """Return one file as a picture to be decoded."""
-        return Item(category, name, f"{self.path}/{name}", partial(self.read, name))
+        return Item(category, name, f"{self.path}/{name}", partial(self.read, name), self.forward_only)
 
     def read(self, name: str) -> bytes:
         """Return the bytes of one file; what cannot be read is a `PictureError`."""
@@ -157,12 +158,12 @@ class TarFiles(Files):
                 regular = info.isreg() and info.type != tarfile.GNUTYPE_SPARSE
                 _add(found, info.name, Entry(info.size, mark, archive.position), regular)
             archive.finish()
-            self._compressed = archive.compressed
+            self.forward_only = archive.compressed
         super().__init__(path, found)
         self._ahead = _Own(partial(_Ahead, path, found))
 
     def _content(self, name: str) -> bytes:
-        return self._ahead().read(name) if self._compressed else super()._content(name)
+        return self._ahead().read(name) if self.forward_only else super()._content(name)
 
     def _stream(self, name: str) -> IO[bytes]:
         entry = self._entries[name]

@@ -44,7 +44,7 @@ def find_items(path: Path, size: int) -> tuple[list[Item], str]:
             raise DataError(f"the name of the folder {part[depth]!r} in {files.path} is no text: rename it")
     _warn_of_empty(files, depth, {part[depth] for part in parts})
     items = [files.item(part[depth], name) for name, part in zip(files.names, parts, strict=True)]
-    return items, digest("folder", files.key, size)
+    return items, digest("folder", files.stamp(files.names), size)
 
 
 def _warn_of_empty(files: Files, depth: int, categories: set[str]) -> None:

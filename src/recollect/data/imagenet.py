@@ -86,7 +86,7 @@ def _find_items(path: Path) -> tuple[list[Item], str]:
         wnids[parts[-3]].add(parts[-2])
         items.append(files.item(parts[-2], name))
     _require_both(path, wnids["train"], wnids["val"])
-    return items, files.key
+    return items, files.stamp(files.names)
 
 
 def _require_both(path: Path, train: set[str], val: set[str]) -> None:

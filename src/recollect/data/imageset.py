@@ -149,6 +149,7 @@ class Item:
     name: str
     place: str
     read: Callable[[], bytes]
+    forward_only: bool = False  # where it lies, reading out of order is slow beyond use
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,11 @@ def decode(
         library, bad = cached_library(key, source.shape, build)
     else:
         opened = _open_library(_place(key), key)  # where there was room once
+        if opened is None and any(item.forward_only for item in items):
+            raise DataError(
+                f"{items[0].place} lies in a compressed tar, which cannot be read out of order: unpack it, or "
+                f"make a zip of it, or allow its pictures room with --cache-gb {ceil(prod(source.shape) / 1e9)}"
+            )
         library, bad = opened or _undecoded_library(source, key, skip_bad=skip_bad)
     if bad and not skip_bad:
         raise PictureError(f"{bad[0]} (--skip-bad leaves such pictures out)")

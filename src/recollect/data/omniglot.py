@@ -61,7 +61,7 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
     known = {*words["train"], *words["val"], *words["test"]}
     _require_whole(path, Counter(item.category for item in items), known)
     size = size or SIZE
-    key = digest("omniglot", [files.key for files in sources], size)
+    key = digest("omniglot", [files.stamp(files.names) for files in sources], size)
     library = decode(items, key=key, size=size, skip_bad=skip_bad)
     lost = known - {*library.categories}
     if lost:
