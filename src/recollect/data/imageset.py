@@ -220,8 +220,8 @@ def decode(
         opened = _open_library(_place(key), key)  # where there was room once
         if opened is None and any(item.forward_only for item in items):
             raise DataError(
-                f"{items[0].place} lies in a compressed tar, which cannot be read out of order: unpack it, or "
-                f"make a zip of it, or allow its pictures room with --cache-gb {ceil(prod(source.shape) / 1e9)}"
+                f"{items[0].place} lies in a compressed tar, which cannot be read out of order: unpack it, "
+                f"make a zip of it, or allow it room with --cache-gb {ceil(prod(source.shape) / 1e9)}"
             )
         library, bad = opened or _undecoded_library(source, key, skip_bad=skip_bad)
     if bad and not skip_bad:

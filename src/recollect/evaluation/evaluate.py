@@ -56,7 +56,7 @@ def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringF
     with torch.inference_mode():
         novel_features, base_features = novel.features.to(device), base.features.to(device)
         novel_base, base_base = classifier(novel_features), classifier(base_features)
-        terms = torch.cat([model.terms(some) for some in novel_features.split(_ROWS)])
+        terms = torch.cat([model.terms(some) for some in torch.split(novel_features, _ROWS)])
         novel_view, base_view = classifier.view(novel_features), classifier.view(base_features)
 
     @torch.inference_mode()
