@@ -51,3 +51,16 @@ class ModelSpec(Frozen):
         if len(set(self.categories)) != len(self.categories):
             raise ValueError("two base categories have the same name")
         return self
+
+
+class Calibration(Frozen):
+    """How scores become answers one can use; fitted on validation categories and pictures.
+
+    Probabilities are softmax((scores + bias of novel ones) / temperature). A picture whose best score, bias
+    included, is below `threshold` is of no known category; of known ones' pictures `false_alarms` are so.
+    """
+
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    bias: float = 0.0
+    threshold: float | None = None
+    false_alarms: Annotated[float, Field(ge=0, le=1)] | None = None

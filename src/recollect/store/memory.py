@@ -1,0 +1,134 @@
+"""A store in memory: gone with the process, unless the recogniser is saved."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from recollect.store import Example, Floats, NewExample, Owner, Taught, fold, missing, taken
+
+
+@dataclass
+class _Category:
+    name: str
+    revision: int = 0
+    examples: dict[int, Example] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """Taught categories in dictionaries, for one process; threads may share it."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self._lock = threading.RLock()
+        self._categories: dict[int, _Category] = {}
+        self._by_fold: dict[str, int] = {}
+        self._of_example: dict[int, int] = {}
+        self._last_category = self._last_example = 0
+
+    def state(self) -> object:
+        """Return always the same: nobody else can change anything."""
+        return None
+
+    def categories(self) -> list[Taught]:
+        """Return the taught categories in the order of their ids."""
+        with self._lock:
+            return [self._taught(category) for category in self._categories]
+
+    def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
+        """Yield the id of each category and the terms (examples, d) of its examples."""
+        with self._lock:
+            chosen = (
+                list(self._categories) if ids is None else [id_ for id_ in ids if id_ in self._categories]
+            )
+            found = [(id_, list(self._categories[id_].examples.values())) for id_ in chosen]
+        for id_, examples in found:
+            yield id_, np.stack([example.term for example in examples])
+
+    def examples(self, category: int) -> list[Example]:
+        """Return the examples of a category in the order of teaching."""
+        with self._lock:
+            return list(self._find(category).examples.values())
+
+    def add(self, name: str, examples: Sequence[NewExample]) -> Taught:
+        """Add examples to the category called `name`, which is made where there is none."""
+        with self._lock:
+            category = self._by_fold.get(fold(name))
+            if category is None:
+                category = self._last_category = self._last_category + 1
+                self._categories[category] = _Category(name)
+                self._by_fold[fold(name)] = category
+            elif self._categories[category].name != name:
+                raise taken(name, self._categories[category].name)
+            for example in examples:
+                number = self._last_example = self._last_example + 1
+                kept = Example(example.feature, example.term, example.thumbnail, number, time.time())
+                self._categories[category].examples[number] = kept
+                self._of_example[number] = category
+            self._changed(category)
+            return self._taught(category)
+
+    def remove(self, category: int) -> None:
+        """Remove a category with its examples."""
+        with self._lock:
+            gone = self._find(category)
+            del self._categories[category]
+            del self._by_fold[fold(gone.name)]
+            for example in gone.examples:
+                del self._of_example[example]
+
+    def remove_example(self, example: int) -> int:
+        """Remove an example, with its category if it was the last one; return the category's id."""
+        with self._lock:
+            if example not in self._of_example:
+                raise missing(f"example {example}")
+            category = self._of_example[example]
+            if len(self._categories[category].examples) == 1:
+                self.remove(category)
+            else:
+                del self._of_example[example]
+                del self._categories[category].examples[example]
+                self._changed(category)
+            return category
+
+    def rename(self, category: int, name: str) -> None:
+        """Give a category another name."""
+        with self._lock:
+            found = self._find(category)
+            other = self._by_fold.get(fold(name), category)
+            if other != category:
+                raise taken(name, self._categories[other].name)
+            del self._by_fold[fold(found.name)]
+            self._by_fold[fold(name)] = category
+            self._categories[category] = replace(found, name=name)
+            self._changed(category)
+
+    def fill(self, categories: Sequence[tuple[Taught, Sequence[Example]]]) -> None:
+        """Put categories with examples, ids and all, into a store that never held any; else do nothing."""
+        with self._lock:
+            if self._last_category:
+                return
+            for taught, examples in categories:
+                kept = {example.id: example for example in examples}
+                self._categories[taught.id] = _Category(taught.name, taught.revision, kept)
+                self._by_fold[fold(taught.name)] = taught.id
+                self._of_example.update(dict.fromkeys(kept, taught.id))
+            self._last_category = max(self._categories, default=0)
+            self._last_example = max(self._of_example, default=0)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _find(self, category: int) -> _Category:
+        if category not in self._categories:
+            raise missing(f"category {category}")
+        return self._categories[category]
+
+    def _changed(self, category: int) -> None:
+        self._categories[category].revision += 1
+
+    def _taught(self, id_: int) -> Taught:
+        category = self._categories[id_]
+        return Taught(id_, category.name, len(category.examples), category.revision)

@@ -1,0 +1,82 @@
+"""Classification vectors of taught categories, kept so that a score never depends on what else is taught."""
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+_SMALLEST, _LARGEST = 64, 8192  # rows of a block
+
+
+class VectorTable:
+    """Vectors by id, in blocks of fixed shapes.
+
+    A vector stays at its place in its block, and a block is always multiplied whole: the arithmetic behind
+    a score, hence every bit of it, is the same whatever else is put in or dropped. Blocks grow, so that few
+    vectors cost little and many need no copying.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._blocks: list[Floats] = []
+        self._starts: list[int] = []
+        self._slots: dict[int, int] = {}
+        self._free: list[int] = []  # a heap: the lowest first
+        self._order: tuple[list[int], npt.NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def ids(self) -> list[int]:
+        """Return the ids, rising."""
+        return self._in_order()[0]
+
+    def put(self, id_: int, vector: Floats) -> None:
+        """Put a vector (d,) in, or in the place of the one that has this id."""
+        if id_ not in self._slots:
+            if not self._free:
+                self._add_block()
+            self._slots[id_] = heapq.heappop(self._free)
+            self._order = None
+        block, row = self._place(self._slots[id_])
+        block[row] = vector
+
+    def drop(self, id_: int) -> None:
+        """Take a vector out."""
+        slot = self._slots.pop(id_)
+        block, row = self._place(slot)
+        block[row] = 0
+        heapq.heappush(self._free, slot)
+        self._order = None
+
+    def products(self, features: Floats) -> Floats:
+        """Return the dot products of features (n, d) with every vector, in the order of ids: (n, count)."""
+        ids, slots = self._in_order()
+        found = np.empty((len(features), self._capacity), np.float32)
+        for start, block in zip(self._starts, self._blocks, strict=True):
+            np.matmul(features, block.T, out=found[:, start : start + len(block)])
+        in_place = bool((slots == np.arange(len(ids))).all())
+        return found[:, : len(ids)] if in_place else found[:, slots]
+
+    @property
+    def _capacity(self) -> int:
+        return self._starts[-1] + len(self._blocks[-1]) if self._blocks else 0
+
+    def _add_block(self) -> None:
+        start = self._capacity
+        rows = min(max(_SMALLEST, start), _LARGEST)
+        self._blocks.append(np.zeros((rows, self.width), np.float32))
+        self._starts.append(start)
+        self._free.extend(range(start, start + rows))  # the heap was empty
+
+    def _place(self, slot: int) -> tuple[Floats, int]:
+        number = int(np.searchsorted(self._starts, slot, side="right")) - 1
+        return self._blocks[number], slot - self._starts[number]
+
+    def _in_order(self) -> tuple[list[int], npt.NDArray[np.int64]]:
+        if self._order is None:
+            ids = sorted(self._slots)
+            self._order = ids, np.array([self._slots[id_] for id_ in ids], dtype=np.int64)
+        return self._order

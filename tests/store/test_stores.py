@@ -1,0 +1,170 @@
+"""What every store does; a new kind of store joins `KINDS`."""
+
+import threading
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recollect.errors import StoreError
+from recollect.store import NewExample, Owner, fold, open_store, tidy
+
+OWNER = Owner("a model", 3)
+KINDS = ["memory", "sqlite"]
+
+
+@pytest.fixture(params=KINDS)
+def store(request, tmp_path):
+    opened = open_store(None if request.param == "memory" else tmp_path / "taught.sqlite", OWNER)
+    yield opened
+    opened.close()
+
+
+def example(value, thumbnail=None):
+    numbers = np.arange(3, dtype=np.float32) + np.float32(value)
+    return NewExample(numbers, -numbers, thumbnail)
+
+
+def names(store):
+    return [category.name for category in store.categories()]
+
+
+def terms_of(store, ids=None):
+    return {category: terms.tolist() for category, terms in store.terms(ids)}
+
+
+def test_a_new_store_is_empty(store):
+    assert store.categories() == []
+    assert terms_of(store) == {}
+
+
+def test_what_is_added_is_there_with_its_examples(store):
+    okapi = store.add("okapi", [example(1), example(2, b"small")])
+    tapir = store.add("tapir", [example(5)])
+    assert store.categories() == [okapi, tapir]
+    assert (okapi.name, okapi.examples, tapir.examples) == ("okapi", 2, 1)
+    assert terms_of(store) == {okapi.id: [[-1, -2, -3], [-2, -3, -4]], tapir.id: [[-5, -6, -7]]}
+    assert terms_of(store, [tapir.id]) == {tapir.id: [[-5, -6, -7]]}
+    first, second = store.examples(okapi.id)
+    assert first.feature.tolist() == [1, 2, 3]
+    assert (first.thumbnail, second.thumbnail) == (None, b"small")
+    assert first.id != second.id
+    assert first.added > 1.7e9
+
+
+def test_examples_can_be_added_later(store):
+    before = store.add("okapi", [example(1)])
+    after = store.add("okapi", [example(2)])
+    assert (after.id, after.examples) == (before.id, 2)
+    assert after.revision > before.revision
+    assert names(store) == ["okapi"]
+
+
+def test_ids_are_never_given_again(store):
+    first = store.add("okapi", [example(1)])
+    second = store.add("tapir", [example(2)])
+    store.remove(second.id)
+    third = store.add("tapir", [example(2)])
+    assert len({first.id, second.id, third.id}) == 3
+    assert [category.id for category in store.categories()] == [first.id, third.id]
+
+
+def test_removing_an_example_leaves_the_others_and_the_last_one_takes_its_category(store):
+    okapi = store.add("okapi", [example(1), example(2)])
+    first, second = store.examples(okapi.id)
+    assert store.remove_example(first.id) == okapi.id
+    assert [kept.id for kept in store.examples(okapi.id)] == [second.id]
+    assert store.categories()[0].revision > okapi.revision
+    assert store.remove_example(second.id) == okapi.id
+    assert store.categories() == []
+    with pytest.raises(StoreError, match=f"example {second.id}"):
+        store.remove_example(second.id)
+
+
+def test_what_is_not_there_is_named(store):
+    for call in (store.remove, store.examples, lambda number: store.rename(number, "okapi")):
+        with pytest.raises(StoreError, match="category 7 is not in the store"):
+            call(7)
+
+
+def test_renaming_keeps_id_and_examples(store):
+    okapi = store.add("okapi", [example(1)])
+    store.rename(okapi.id, "Okapia")
+    (renamed,) = store.categories()
+    assert (renamed.id, renamed.name, renamed.examples) == (okapi.id, "Okapia", 1)
+    assert renamed.revision > okapi.revision
+    store.add("okapi", [example(2)])
+    assert names(store) == ["Okapia", "okapi"]
+
+
+def test_a_change_of_case_alone_is_a_new_name_for_the_same_category(store):
+    okapi = store.add("okapi", [example(1)])
+    store.rename(okapi.id, "Okapi")
+    assert names(store) == ["Okapi"]
+
+
+def test_two_spellings_of_one_name_are_refused(store):
+    okapi = store.add("okapi", [example(1)])
+    tapir = store.add("tapir", [example(1)])
+    for call in (lambda: store.add("OKAPI", [example(2)]), lambda: store.rename(tapir.id, "Okapi")):
+        with pytest.raises(StoreError, match="is taught already as 'okapi'"):
+            call()
+    assert store.categories() == [okapi, tapir]
+
+
+def test_a_removed_name_can_be_taught_again(store):
+    store.remove(store.add("okapi", [example(1)]).id)
+    assert store.add("Okapi", [example(2)]).name == "Okapi"
+
+
+def test_threads_that_teach_at_once_lose_nothing(store):
+    def teach(who):
+        for number in range(20):
+            store.add(f"{who}-{number}", [example(number)])
+            store.add("shared", [example(number)])
+
+    threads = [threading.Thread(target=teach, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sizes = {category.name: category.examples for category in store.categories()}
+    assert len(sizes) == 81
+    assert sizes["shared"] == 80
+
+
+def test_more_categories_than_are_read_at_a_time(store, monkeypatch):
+    monkeypatch.setattr("recollect.store.sqlite._AT_ONCE", 7)
+    ids = [store.add(f"c{number}", [example(number)] * (1 + number % 3)).id for number in range(20)]
+    found = list(store.terms())
+    assert [category for category, _ in found] == ids
+    assert [len(terms) for _, terms in found] == [1 + number % 3 for number in range(20)]
+    assert all(terms[0, 0] == -number for number, (_, terms) in enumerate(found))
+
+
+@pytest.mark.parametrize("name", ["", "  ", "\n", "x" * 201, "a\x00b", "a\nb"])
+def test_names_that_cannot_be_used(name):
+    with pytest.raises(StoreError, match="name"):
+        tidy(name)
+
+
+def test_a_name_may_have_200_characters():
+    assert tidy("x" * 200) == "x" * 200
+
+
+@given(st.text())
+def test_unicode_forms_of_a_name_are_one_name(text):
+    try:
+        tidied = tidy(text)
+    except StoreError:
+        return
+    for form in ("NFC", "NFD"):
+        assert tidy(unicodedata.normalize(form, text)) == tidied
+        assert fold(unicodedata.normalize(form, text).strip()) == fold(tidied)
+
+
+def test_a_kind_of_store_that_there_is_not():
+    with pytest.raises(StoreError, match="'mysql'"):
+        open_store("mysql://here", OWNER)
