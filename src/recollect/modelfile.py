@@ -221,8 +221,8 @@ def _parse_header(path: Path, metadata: dict[str, str]) -> Header:
         words = json.loads(metadata[_KEY])
         if isinstance(words, dict) and words.get("format") not in range(1, FORMAT + 1):
             raise ModelError(
-                f"{path} has format {str(words.get('format'))[:20]}; this version reads formats up to {FORMAT}: "
-                "use the version that wrote it, or a newer one"
+                f"{path} has format {str(words.get('format'))[:20]}; this version reads formats up to "
+                f"{FORMAT}: use the version that wrote it, or a newer one"
             )
         return Header.model_validate(words)
     except (ValueError, RecursionError) as error:
