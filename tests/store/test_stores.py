@@ -114,6 +114,17 @@ def test_two_spellings_of_one_name_are_refused(store):
     assert store.categories() == [okapi, tapir]
 
 
+def test_several_categories_are_added_all_or_none(store):
+    okapi = store.add("okapi", [example(1)])
+    for clash in ("Okapi", "TAPIR"):  # taught before, and in the same call
+        with pytest.raises(StoreError, match="is taught already as"):
+            store.add_all({"tapir": [example(2)], "okapi": [example(3)], clash: [example(4)]})
+        assert store.categories() == [okapi]
+    assert [one.examples for one in store.add_all({"tapir": [example(2)], "okapi": [example(3)]})] == [1, 2]
+    assert names(store) == ["okapi", "tapir"]
+    assert terms_of(store, [okapi.id]) == {okapi.id: [[-1, -2, -3], [-3, -4, -5]]}
+
+
 def test_a_removed_name_can_be_taught_again(store):
     store.remove(store.add("okapi", [example(1)]).id)
     assert store.add("Okapi", [example(2)]).name == "Okapi"

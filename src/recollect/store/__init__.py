@@ -1,7 +1,7 @@
 """Where taught categories live: the interface that every store has, and how one is opened."""
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -79,6 +79,10 @@ class Store(Protocol):
         """Add examples to the category called `name`, which is made where there is none."""
         ...
 
+    def add_all(self, lessons: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
+        """Add examples to several categories, by their names: to all of them or to none."""
+        ...
+
     def remove(self, category: int) -> None:
         """Remove a category with its examples."""
         ...
@@ -105,13 +109,19 @@ def open_store(place: str | Path | None, owner: Owner) -> Store:
     from recollect.store.memory import MemoryStore
     from recollect.store.sqlite import SqliteStore
 
+    path = store_path(place)
+    return MemoryStore(owner) if path is None else SqliteStore(path, owner)
+
+
+def store_path(place: str | Path | None) -> Path | None:
+    """Return the file of the store at a path or URL, or `None` for one in memory."""
     if place is None or place == "memory:":
-        return MemoryStore(owner)
+        return None
     text = str(place)
     scheme, colon, rest = text.partition("://")
     if colon and scheme != "sqlite":
         raise StoreError(f"there is no store of the kind '{scheme}': a path or sqlite:///PATH is expected")
-    return SqliteStore(Path(rest.removeprefix("/") if colon else text), owner)
+    return Path(rest.removeprefix("/") if colon else text)
 
 
 def tidy(name: str) -> str:

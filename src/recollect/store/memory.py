@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -54,21 +54,19 @@ class MemoryStore:
 
     def add(self, name: str, examples: Sequence[NewExample]) -> Taught:
         """Add examples to the category called `name`, which is made where there is none."""
+        return self.add_all({name: examples})[0]
+
+    def add_all(self, lessons: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
+        """Add examples to several categories, by their names: to all of them or to none."""
         with self._lock:
-            category = self._by_fold.get(fold(name))
-            if category is None:
-                category = self._last_category = self._last_category + 1
-                self._categories[category] = _Category(name)
-                self._by_fold[fold(name)] = category
-            elif self._categories[category].name != name:
-                raise taken(name, self._categories[category].name)
-            for example in examples:
-                number = self._last_example = self._last_example + 1
-                kept = Example(example.feature, example.term, example.thumbnail, number, time.time())
-                self._categories[category].examples[number] = kept
-                self._of_example[number] = category
-            self._changed(category)
-            return self._taught(category)
+            spellings: dict[str, str] = {}
+            for name in lessons:
+                category = self._by_fold.get(fold(name))
+                known = name if category is None else self._categories[category].name
+                known = spellings.setdefault(fold(name), known)
+                if known != name:
+                    raise taken(name, known)
+            return [self._add(name, examples) for name, examples in lessons.items()]
 
     def remove(self, category: int) -> None:
         """Remove a category with its examples."""
@@ -120,6 +118,20 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+    def _add(self, name: str, examples: Sequence[NewExample]) -> Taught:
+        category = self._by_fold.get(fold(name))
+        if category is None:
+            category = self._last_category = self._last_category + 1
+            self._categories[category] = _Category(name)
+            self._by_fold[fold(name)] = category
+        for example in examples:
+            number = self._last_example = self._last_example + 1
+            kept = Example(example.feature, example.term, example.thumbnail, number, time.time())
+            self._categories[category].examples[number] = kept
+            self._of_example[number] = category
+        self._changed(category)
+        return self._taught(category)
 
     def _find(self, category: int) -> _Category:
         if category not in self._categories:

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -99,28 +99,12 @@ class SqliteStore:
 
     def add(self, name: str, examples: Sequence[NewExample]) -> Taught:
         """Add examples to the category called `name`, which is made where there is none."""
+        return self.add_all({name: examples})[0]
+
+    def add_all(self, lessons: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
+        """Add examples to several categories, by their names: to all of them or to none."""
         with self._changing() as connection:
-            found = connection.execute(
-                "SELECT id, name FROM categories WHERE fold = ?", (fold(name),)
-            ).fetchone()
-            if found is not None and found[1] != name:
-                raise taken(name, found[1])
-            if found is None:
-                category = connection.execute(
-                    "INSERT INTO categories (name, fold) VALUES (?, ?)", (name, fold(name))
-                ).lastrowid
-            else:
-                category = found[0]
-            now = time.time()
-            connection.executemany(
-                "INSERT INTO examples (category, added, term, feature, thumbnail) VALUES (?, ?, ?, ?, ?)",
-                [
-                    (category, now, _bytes(example.term), _bytes(example.feature), example.thumbnail)
-                    for example in examples
-                ],
-            )
-            _touch(connection, category)
-            return Taught(*connection.execute(f"{_TAUGHT} WHERE c.id = ?", (category,)).fetchone())
+            return [_add(connection, name, examples) for name, examples in lessons.items()]
 
     def remove(self, category: int) -> None:
         """Remove a category with its examples."""
@@ -283,6 +267,28 @@ class SqliteStore:
                 f"the store {self.path} is damaged: a feature has another width than {self.owner.width}"
             )
         return np.frombuffer(content, "<f4").reshape(count, self.owner.width).astype(np.float32, copy=False)
+
+
+def _add(connection: sqlite3.Connection, name: str, examples: Sequence[NewExample]) -> Taught:
+    found = connection.execute("SELECT id, name FROM categories WHERE fold = ?", (fold(name),)).fetchone()
+    if found is not None and found[1] != name:
+        raise taken(name, found[1])
+    if found is None:
+        category = connection.execute(
+            "INSERT INTO categories (name, fold) VALUES (?, ?)", (name, fold(name))
+        ).lastrowid
+    else:
+        category = found[0]
+    now = time.time()
+    connection.executemany(
+        "INSERT INTO examples (category, added, term, feature, thumbnail) VALUES (?, ?, ?, ?, ?)",
+        [
+            (category, now, _bytes(example.term), _bytes(example.feature), example.thumbnail)
+            for example in examples
+        ],
+    )
+    _touch(connection, category)
+    return Taught(*connection.execute(f"{_TAUGHT} WHERE c.id = ?", (category,)).fetchone())
 
 
 def _touch(connection: sqlite3.Connection, category: int | None) -> None:
