@@ -40,10 +40,13 @@ class TrainedOn(Frozen):
     key: str | None = None  # what the pictures were
 
 
+Id = Annotated[int, Field(ge=1, lt=2**53)]
+
+
 class KeptExample(Frozen):
     """The words for a taught picture in a model file."""
 
-    id: int
+    id: Id
     added: float
     thumbnail: Annotated[int, Field(ge=0)]  # bytes of it, 0 for none
 
@@ -51,7 +54,7 @@ class KeptExample(Frozen):
 class KeptCategory(Frozen):
     """The words for a taught category in a model file; its features are among the tensors."""
 
-    id: int
+    id: Id
     name: str
     examples: Annotated[tuple[KeptExample, ...], Field(min_length=1)]
 
@@ -65,6 +68,7 @@ class Header(Frozen):
     provenance: dict[str, Any] = Field(default_factory=dict)
     calibration: Calibration = Calibration()
     taught: tuple[KeptCategory, ...] = ()
+    last_ids: tuple[Id, Id] | None = None  # of a taught category and an example; none is ever given again
 
 
 def find_model(path: str | Path) -> Path:
@@ -96,7 +100,8 @@ def read_header(path: str | Path) -> Header:
 def count_parameters(path: str | Path) -> int:
     """Return how many parameters a model file holds, from shapes alone; batch norm's statistics are none."""
     with _opened(find_model(path)) as file:
-        learned = [name for name in file.keys() if name.rpartition(".")[2] not in _STATISTICS]  # noqa: SIM118
+        weights = [name for name in file.keys() if not name.startswith(TAUGHT)]  # noqa: SIM118
+        learned = [name for name in weights if name.rpartition(".")[2] not in _STATISTICS]
         return sum(prod(file.get_slice(name).get_shape()) for name in learned)
 
 
@@ -105,11 +110,7 @@ def file_fingerprint(path: str | Path) -> str:
     path = find_model(path)
     spec = read_header(path).spec
     with _opened(path) as file:
-        names = [name for name in file.keys() if name.startswith(_EXTRACTOR)]  # noqa: SIM118
-        try:
-            weights = {name.removeprefix(_EXTRACTOR): file.get_tensor(name) for name in names}
-        except (TypeError, AttributeError) as error:  # numpy has no such numbers, and no model of ours
-            raise ModelError(f"the weights in {path} are of another kind: {_brief(error)}") from error
+        weights = _tensors(path, file, _EXTRACTOR)
     return _digest(spec, weights)
 
 
@@ -138,13 +139,13 @@ def weights_of(model: "Model") -> dict[str, npt.NDArray[np.generic]]:
     return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state}
 
 
-def read_taught(path: str | Path) -> tuple[tuple[KeptCategory, ...], dict[str, npt.NDArray[np.generic]]]:
-    """Return the words and the tensors of the taught categories in a model file."""
+def read_taught(path: str | Path) -> tuple[Path, Header, dict[str, npt.NDArray[np.generic]]]:
+    """Return a model file's path, its header, and the tensors of its taught categories."""
     path = find_model(path)
     with _opened(path) as file:
-        names = [name for name in file.keys() if name.startswith(TAUGHT)]  # noqa: SIM118
-        tensors = {name.removeprefix(TAUGHT): file.get_tensor(name) for name in names}
-    return read_header(path).taught, tensors
+        header = _parse_header(path, file.metadata() or {})
+        tensors = _tensors(path, file, TAUGHT)
+    return path, header, tensors
 
 
 def load_model(path: str | Path) -> "Model":
@@ -212,6 +213,15 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
+
+
+def _tensors(path: Path, file: Any, start: str) -> dict[str, npt.NDArray[np.generic]]:  # noqa: ANN401
+    """Return the tensors whose names begin with `start`, without it."""
+    names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
+    try:
+        return {name.removeprefix(start): file.get_tensor(name) for name in names}
+    except (TypeError, AttributeError) as error:  # numpy has no such numbers, and no model of ours
+        raise ModelError(f"the numbers in {path} are of another kind: {_brief(error)}") from error
 
 
 def _parse_header(path: Path, metadata: dict[str, str]) -> Header:

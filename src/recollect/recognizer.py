@@ -54,6 +54,7 @@ class Recognizer:
         self._base_vectors = self._view(backend.base_vectors)
         self._base_names = {fold(name): name for name in self._spec.categories}
         self._taught: dict[int, Taught] = {}
+        self._columns: list[Taught] | None = []  # the taught categories in the order of their scores
         self._vectors = VectorTable(width)
         self._seen: object = self  # no state of any store
         self._lock = threading.RLock()
@@ -68,17 +69,15 @@ class Recognizer:
 
         backend = TorchBackend.load(model)
         width = backend.base_vectors.shape[1]
+        content = unpack(*read_taught(model), width)  # before a store is made for what cannot be used
         opened = open_store(store, Owner(backend.fingerprint, width))
-        if backend.header.taught:
-            opened.fill(unpack(*read_taught(model), width))
+        opened.fill(content)
         return cls(backend, opened)
 
     def save(self, path: str | Path) -> None:
         """Write the model and its taught categories to one file, which `load` restores."""
-        with self._lock:
-            taught = [(category, self._store.examples(category.id)) for category in self._store.categories()]
-        words, tensors = pack(taught, self._vectors.width)
-        header = self._backend.header.model_copy(update={"taught": words})
+        words, tensors = pack(self._store.content())
+        header = self._backend.header.model_copy(update=words)
         write_model(path, header, {**self._backend.weights(), **tensors})
 
     def categories(self) -> list[Category]:
@@ -86,7 +85,7 @@ class Recognizer:
         with self._lock:
             self._look()
             base = [Category(k, name, "base", None) for k, name in enumerate(self._spec.categories)]
-            return [*base, *(self._category(self._taught[id_]) for id_ in self._vectors.ids)]
+            return [*base, *map(self._category, self._in_order())]
 
     def teach(
         self, name: str, pictures: Picture | Sequence[Picture], *, thumbnails: bool = False
@@ -97,7 +96,7 @@ class Recognizer:
         """
         name = self._new_name(name)
         features = self._embed(pictures)
-        terms = self._backend.generate(features)
+        terms = _finite("generator", self._backend.generate(features))
         many: Sequence[Picture] = pictures if are_many(pictures) else [pictures]  # type: ignore[assignment, list-item]
         small = [thumbnail(picture) for picture in many] if thumbnails else [None] * len(features)
         examples = [NewExample(*values) for values in zip(features, terms, small, strict=True)]
@@ -123,11 +122,10 @@ class Recognizer:
         with self._lock:
             self._look()
             changed = self._store.remove_example(example)
-            left = [taught for taught in self._store.categories() if taught.id == changed]
-            if left:
-                self._learn(left)
+            if changed.examples:
+                self._learn([changed])
             else:
-                self._drop(changed)
+                self._drop(changed.id)
 
     def rename(self, old: str, new: str) -> None:
         """Give a taught category another name; its id and its pictures stay."""
@@ -135,7 +133,7 @@ class Recognizer:
         with self._lock:
             taught = self._find(old)
             self._store.rename(taught.id, new)
-            self._taught[taught.id] = Taught(taught.id, new, taught.examples, taught.revision + 1)
+            self._learn([Taught(taught.id, new, taught.examples, taught.revision + 1)])
 
     def scores(self, pictures: Picture | Sequence[Picture]) -> tuple[Floats, Floats]:
         """Return the raw scores of pictures over base (n, k) and over taught categories (n, taught)."""
@@ -196,19 +194,16 @@ class Recognizer:
         base: Floats = scale * (features @ self._base_vectors.T)
         with self._lock:
             self._look()
-            novel: Floats = scale * self._vectors.products(features)
-            return base, novel, [self._taught[id_] for id_ in self._vectors.ids]
+            novel = self._vectors.products(features)
+            taught = self._in_order()
+        novel *= scale
+        return base, novel, taught
 
     def _embed(self, pictures: Picture | Sequence[Picture]) -> Floats:
         prepare = self._spec.preprocessing
-        features = self._backend.embed(read_batch(pictures, prepare.size, prepare.short_side))
-        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
-        if len(bad):
-            raise ModelError(
-                f"the extractor gives no finite feature for picture {bad[0] + 1} of {len(features)}: "
-                "the model is damaged, or its training diverged"
-            )
-        return features
+        return _finite(
+            "extractor", self._backend.embed(read_batch(pictures, prepare.size, prepare.short_side))
+        )
 
     def _look(self) -> None:
         """Take over what others changed in the store since the last look."""
@@ -227,10 +222,18 @@ class Recognizer:
         for id_, terms in self._store.terms(list(words)):
             self._vectors.put(id_, self._view(terms.mean(axis=0, dtype=np.float64).astype(np.float32)))
             self._taught[id_] = words[id_]
+        self._columns = None
 
     def _drop(self, id_: int) -> None:
         if self._taught.pop(id_, None) is not None:
             self._vectors.drop(id_)
+            self._columns = None
+
+    def _in_order(self) -> list[Taught]:
+        """Return the taught categories in the order of their scores; the list is never changed."""
+        if self._columns is None:
+            self._columns = [self._taught[id_] for id_ in self._vectors.ids]
+        return self._columns
 
     def _new_name(self, name: str) -> str:
         name = tidy(name)
@@ -243,15 +246,16 @@ class Recognizer:
     def _find(self, name: str) -> Taught:
         """Return the taught category of that name."""
         name = tidy(name)
-        self._look()
-        for taught in self._taught.values():
-            if taught.name == name:
-                return taught
+        found = self._store.find(name)
+        if found is not None and found.name == name:
+            return found
         if fold(name) in self._base_names:
-            raise RecollectError(f"'{name}' is a base category: only taught ones can be changed")
-        near = [taught.name for taught in self._taught.values() if fold(taught.name) == fold(name)]
+            raise RecollectError(
+                f"'{name}' is a base category: only taught ones can be changed, or have examples"
+            )
+        self._look()
         known = ", ".join(taught.name for taught in list(self._taught.values())[:20]) or "none"
-        hint = f"it is spelled '{near[0]}'" if near else f"taught are: {known}"
+        hint = f"it is spelled '{found.name}'" if found else f"taught are: {known}"
         raise RecollectError(f"no category called '{name}' was taught; {hint}")
 
     def _category(self, taught: Taught) -> Category:
@@ -264,6 +268,17 @@ class Recognizer:
         norms = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(1e-12))
         unit: Floats = vectors / norms
         return unit
+
+
+def _finite(part: str, values: Floats) -> Floats:
+    """Return what a part of the model gave for pictures (n, d), if all of it is numbers."""
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(bad):
+        raise ModelError(
+            f"the {part} gives no finite numbers for picture {bad[0] + 1} of {len(values)}: "
+            "the model is damaged, or its training diverged"
+        )
+    return values
 
 
 def _best(values: Floats, top: int) -> list[int]:

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float32]
 LONGEST_NAME = 200
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Owner:
     """The model that a store belongs to: a digest of all its weights, and the width d of its features."""
 
@@ -23,7 +23,7 @@ class Owner:
     width: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Taught:
     """A taught category. Its id never changes and is never given to another."""
 
@@ -33,7 +33,7 @@ class Taught:
     revision: int  # grows whenever its name or its examples change
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NewExample:
     """A picture to be kept: its feature z, its term of the category's vector, perhaps a thumbnail."""
 
@@ -42,7 +42,7 @@ class NewExample:
     thumbnail: bytes | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example(NewExample):
     """A picture that is kept."""
 
@@ -50,10 +50,20 @@ class Example(NewExample):
     added: float = 0.0  # seconds since 1970
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """All that a store holds, in the order of ids, and the last ids that it gave."""
+
+    categories: Sequence[tuple[Taught, Sequence[Example]]] = ()
+    last_category: int = 0
+    last_example: int = 0
+
+
 class Store(Protocol):
     """Taught categories and their examples; every method that changes something does so whole or not at all.
 
-    What a method did is kept when it returns, as safely as the kind of store promises.
+    What a method did is kept when it returns, as safely as the kind of store promises. A store serves one
+    recogniser; others, also in other processes, open the same place for themselves.
     """
 
     def state(self) -> object:
@@ -65,6 +75,10 @@ class Store(Protocol):
 
     def categories(self) -> list[Taught]:
         """Return the taught categories in the order of their ids."""
+        ...
+
+    def find(self, name: str) -> Taught | None:
+        """Return the category that has this name in any spelling that `fold` makes the same."""
         ...
 
     def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
@@ -87,16 +101,20 @@ class Store(Protocol):
         """Remove a category with its examples."""
         ...
 
-    def remove_example(self, example: int) -> int:
-        """Remove an example, with its category if it was the last one; return the category's id."""
+    def remove_example(self, example: int) -> Taught:
+        """Remove an example; return its category, which is removed too if it has no other example."""
         ...
 
     def rename(self, category: int, name: str) -> None:
         """Give a category another name."""
         ...
 
-    def fill(self, categories: Sequence[tuple[Taught, Sequence[Example]]]) -> None:
-        """Put categories with examples, ids and all, into a store that never held any; else do nothing."""
+    def content(self) -> Content:
+        """Return everything, as it is at one moment."""
+        ...
+
+    def fill(self, content: Content) -> None:
+        """Put everything that another store held into one that never held anything; else do nothing."""
         ...
 
     def close(self) -> None:
@@ -127,6 +145,8 @@ def store_path(place: str | Path | None) -> Path | None:
 def tidy(name: str) -> str:
     r"""Return a category's name as it is kept: Unicode form NFC, without spaces around it.
 
+    So names that differ in nothing but composed and decomposed characters, or in spaces, are one name.
+
     >>> tidy(" cafe\u0301 ") == "caf\u00e9"
     True
     """
@@ -137,7 +157,7 @@ def tidy(name: str) -> str:
         raise StoreError("a category needs a name that is not empty")
     if len(tidied) > LONGEST_NAME:
         raise StoreError(
-            f"the name '{tidied[:20]}…' has {len(tidied)} characters: at most {LONGEST_NAME} are allowed"
+            f"the name {tidied[:20]!r}… has {len(tidied)} characters: at most {LONGEST_NAME} are allowed"
         )
     if not tidied.isprintable():
         raise StoreError(f"the name {tidied!r} holds characters that cannot be printed: leave them out")
@@ -147,10 +167,22 @@ def tidy(name: str) -> str:
 def fold(name: str) -> str:
     """Return what two spellings of one name have in common: case and compatible forms do not count.
 
+    Such spellings are not taken for one name but refused, so that nobody teaches 'Okapi' beside 'okapi'.
+
     >>> fold("Straße") == fold("STRASSE") and fold("ｏｋａｐｉ") == fold("Okapi")
     True
     """
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def check_examples(name: str, examples: Sequence[NewExample], width: int) -> None:
+    """Refuse to add no examples, or such as would make a category's scores meaningless."""
+    if not examples:
+        raise StoreError(f"no examples were given for '{name}': at least one is needed")
+    for example in examples:
+        for values in (example.feature, example.term):
+            if values.shape != (width,) or not np.isfinite(values).all():
+                raise StoreError(f"an example of '{name}' is not {width} finite numbers")
 
 
 def taken(name: str, other: str) -> StoreError:

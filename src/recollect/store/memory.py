@@ -7,7 +7,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from recollect.store import Example, Floats, NewExample, Owner, Taught, fold, missing, taken
+from recollect.store import (
+    Content,
+    Example,
+    Floats,
+    NewExample,
+    Owner,
+    Taught,
+    check_examples,
+    fold,
+    missing,
+    taken,
+)
 
 
 @dataclass
@@ -37,6 +48,12 @@ class MemoryStore:
         with self._lock:
             return [self._taught(category) for category in self._categories]
 
+    def find(self, name: str) -> Taught | None:
+        """Return the category that has this name in any spelling that `fold` makes the same."""
+        with self._lock:
+            category = self._by_fold.get(fold(name))
+            return None if category is None else self._taught(category)
+
     def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
         """Yield the id of each category and the terms (examples, d) of its examples."""
         with self._lock:
@@ -60,7 +77,8 @@ class MemoryStore:
         """Add examples to several categories, by their names: to all of them or to none."""
         with self._lock:
             spellings: dict[str, str] = {}
-            for name in lessons:
+            for name, examples in lessons.items():
+                check_examples(name, examples, self.owner.width)
                 category = self._by_fold.get(fold(name))
                 known = name if category is None else self._categories[category].name
                 known = spellings.setdefault(fold(name), known)
@@ -77,19 +95,18 @@ class MemoryStore:
             for example in gone.examples:
                 del self._of_example[example]
 
-    def remove_example(self, example: int) -> int:
-        """Remove an example, with its category if it was the last one; return the category's id."""
+    def remove_example(self, example: int) -> Taught:
+        """Remove an example; return its category, which is removed too if it has no other example."""
         with self._lock:
             if example not in self._of_example:
                 raise missing(f"example {example}")
-            category = self._of_example[example]
-            if len(self._categories[category].examples) == 1:
+            category = self._of_example.pop(example)
+            del self._categories[category].examples[example]
+            self._changed(category)
+            left = self._taught(category)
+            if not left.examples:
                 self.remove(category)
-            else:
-                del self._of_example[example]
-                del self._categories[category].examples[example]
-                self._changed(category)
-            return category
+            return left
 
     def rename(self, category: int, name: str) -> None:
         """Give a category another name."""
@@ -103,18 +120,26 @@ class MemoryStore:
             self._categories[category] = replace(found, name=name)
             self._changed(category)
 
-    def fill(self, categories: Sequence[tuple[Taught, Sequence[Example]]]) -> None:
-        """Put categories with examples, ids and all, into a store that never held any; else do nothing."""
+    def content(self) -> Content:
+        """Return everything, as it is at one moment."""
+        with self._lock:
+            categories = [
+                (self._taught(id_), list(category.examples.values()))
+                for id_, category in self._categories.items()
+            ]
+            return Content(categories, self._last_category, self._last_example)
+
+    def fill(self, content: Content) -> None:
+        """Put everything that another store held into one that never held anything; else do nothing."""
         with self._lock:
             if self._last_category:
                 return
-            for taught, examples in categories:
+            for taught, examples in content.categories:
                 kept = {example.id: example for example in examples}
                 self._categories[taught.id] = _Category(taught.name, taught.revision, kept)
                 self._by_fold[fold(taught.name)] = taught.id
                 self._of_example.update(dict.fromkeys(kept, taught.id))
-            self._last_category = max(self._categories, default=0)
-            self._last_example = max(self._of_example, default=0)
+            self._last_category, self._last_example = content.last_category, content.last_example
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -127,7 +152,8 @@ class MemoryStore:
             self._by_fold[fold(name)] = category
         for example in examples:
             number = self._last_example = self._last_example + 1
-            kept = Example(example.feature, example.term, example.thumbnail, number, time.time())
+            values = _kept(example.feature), _kept(example.term)
+            kept = Example(*values, example.thumbnail, number, time.time())
             self._categories[category].examples[number] = kept
             self._of_example[number] = category
         self._changed(category)
@@ -144,3 +170,10 @@ class MemoryStore:
     def _taught(self, id_: int) -> Taught:
         category = self._categories[id_]
         return Taught(id_, category.name, len(category.examples), category.revision)
+
+
+def _kept(values: Floats) -> Floats:
+    """Return a copy that nobody can change, as if it were read from a file."""
+    kept = np.array(values, np.float32)
+    kept.setflags(write=False)
+    return kept

@@ -6,12 +6,25 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from recollect.errors import StoreError
-from recollect.store import Example, Floats, NewExample, Owner, Taught, fold, missing, taken
+from recollect.store import (
+    Content,
+    Example,
+    Floats,
+    NewExample,
+    Owner,
+    Taught,
+    check_examples,
+    fold,
+    missing,
+    taken,
+)
 
 FORMAT = 1
 _APPLICATION = 0x52436C74  # marks an SQLite file as ours
@@ -39,16 +52,21 @@ _TAUGHT = """
 SELECT c.id, c.name, (SELECT COUNT(*) FROM examples WHERE category = c.id), c.revision
 FROM categories c
 """
+_EXAMPLES = "SELECT category, feature, term, thumbnail, id, added FROM examples"
+_abandoned: list[sqlite3.Connection] = []  # by a fork; the child must not even close them
 
 
 class SqliteStore:
-    """Taught categories in one file: WAL, `synchronous=FULL`, one transaction for each call."""
+    """Taught categories in one file: WAL, `synchronous=FULL`, one transaction for each call.
+
+    A file in a folder where nothing may be written can be read, as long as no log lies beside it.
+    """
 
     def __init__(self, path: Path, owner: Owner) -> None:
         self.path = path
         self.owner = owner
         self._lock = threading.RLock()
-        self._process, self._connection = os.getpid(), self._connect()
+        self._connect()
         try:
             self._prepare()
         except BaseException:
@@ -58,12 +76,19 @@ class SqliteStore:
     def state(self) -> object:
         """Return SQLite's count of commits through other connections, with the process that counts."""
         with self._told() as connection:
-            return self._process, connection.execute("PRAGMA data_version").fetchone()
+            version = connection.execute("PRAGMA data_version").fetchone()
+            return self._process, self._stamp, version
 
     def categories(self) -> list[Taught]:
         """Return the taught categories in the order of their ids."""
         with self._told() as connection:
             return [Taught(*row) for row in connection.execute(f"{_TAUGHT} ORDER BY c.id")]
+
+    def find(self, name: str) -> Taught | None:
+        """Return the category that has this name in any spelling that `fold` makes the same."""
+        with self._told() as connection:
+            found = connection.execute(f"{_TAUGHT} WHERE c.fold = ?", (fold(name),)).fetchone()
+        return None if found is None else Taught(*found)
 
     def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
         """Yield the id of each category and the terms (examples, d) of its examples."""
@@ -80,22 +105,17 @@ class SqliteStore:
             if not rows:
                 continue
             categories = np.array([category for category, _ in rows])
-            terms = self._floats(b"".join(term for _, term in rows), len(rows))
+            terms = self._floats([term for _, term in rows])
             starts = np.flatnonzero(np.diff(categories, prepend=-1))
             yield from zip(categories[starts].tolist(), np.split(terms, starts[1:]), strict=True)
 
     def examples(self, category: int) -> list[Example]:
         """Return the examples of a category in the order of teaching."""
         with self._told() as connection:
-            rows = connection.execute(
-                "SELECT feature, term, thumbnail, id, added FROM examples WHERE category = ? ORDER BY id",
-                (category,),
-            ).fetchall()
+            rows = connection.execute(f"{_EXAMPLES} WHERE category = ? ORDER BY id", (category,)).fetchall()
         if not rows:
             raise missing(f"category {category}")
-        return [
-            Example(self._floats(feature)[0], self._floats(term)[0], *rest) for feature, term, *rest in rows
-        ]
+        return [self._example(row) for row in rows]
 
     def add(self, name: str, examples: Sequence[NewExample]) -> Taught:
         """Add examples to the category called `name`, which is made where there is none."""
@@ -103,33 +123,33 @@ class SqliteStore:
 
     def add_all(self, lessons: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
         """Add examples to several categories, by their names: to all of them or to none."""
-        with self._changing() as connection:
+        for name, examples in lessons.items():
+            check_examples(name, examples, self.owner.width)
+        with self._transaction() as connection:
             return [_add(connection, name, examples) for name, examples in lessons.items()]
 
     def remove(self, category: int) -> None:
         """Remove a category with its examples."""
-        with self._changing() as connection:
+        with self._transaction() as connection:
             if connection.execute("DELETE FROM categories WHERE id = ?", (category,)).rowcount == 0:
                 raise missing(f"category {category}")
 
-    def remove_example(self, example: int) -> int:
-        """Remove an example, with its category if it was the last one; return the category's id."""
-        with self._changing() as connection:
+    def remove_example(self, example: int) -> Taught:
+        """Remove an example; return its category, which is removed too if it has no other example."""
+        with self._transaction() as connection:
             found = connection.execute("SELECT category FROM examples WHERE id = ?", (example,)).fetchone()
             if found is None:
                 raise missing(f"example {example}")
             connection.execute("DELETE FROM examples WHERE id = ?", (example,))
-            connection.execute(
-                "DELETE FROM categories WHERE id = ?"
-                " AND NOT EXISTS (SELECT 1 FROM examples WHERE category = categories.id)",
-                found,
-            )
             _touch(connection, found[0])
-            return int(found[0])
+            left = Taught(*connection.execute(f"{_TAUGHT} WHERE c.id = ?", found).fetchone())
+            if not left.examples:
+                connection.execute("DELETE FROM categories WHERE id = ?", found)
+            return left
 
     def rename(self, category: int, name: str) -> None:
         """Give a category another name."""
-        with self._changing() as connection:
+        with self._transaction() as connection:
             other = connection.execute(
                 "SELECT name FROM categories WHERE fold = ? AND id != ?", (fold(name), category)
             ).fetchone()
@@ -142,12 +162,27 @@ class SqliteStore:
             if changed.rowcount == 0:
                 raise missing(f"category {category}")
 
-    def fill(self, categories: Sequence[tuple[Taught, Sequence[Example]]]) -> None:
-        """Put categories with examples, ids and all, into a store that never held any; else do nothing."""
-        with self._changing() as connection:
-            if connection.execute("SELECT 1 FROM sqlite_sequence").fetchone() is not None:
+    def content(self) -> Content:
+        """Return everything, as it is at one moment."""
+        with self._transaction("DEFERRED") as connection:
+            rows = connection.execute(f"{_EXAMPLES} ORDER BY category, id")
+            examples = {
+                category: [self._example(row) for row in some]
+                for category, some in groupby(rows, lambda r: r[0])
+            }
+            listed = self.categories()
+            last = dict(connection.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
+        categories = [(taught, examples[taught.id]) for taught in listed if taught.id in examples]
+        return Content(categories, last.get("categories", 0), last.get("examples", 0))
+
+    def fill(self, content: Content) -> None:
+        """Put everything that another store held into one that never held anything; else do nothing."""
+        if not content.last_category or self._was_used():
+            return
+        with self._transaction() as connection:
+            if self._was_used():  # another process was faster
                 return
-            for taught, examples in categories:
+            for taught, examples in content.categories:
                 connection.execute(
                     "INSERT INTO categories VALUES (?, ?, ?, ?)",
                     (taught.id, taught.name, fold(taught.name), taught.revision),
@@ -159,28 +194,49 @@ class SqliteStore:
                         for one in examples
                     ],
                 )
+            connection.execute("DELETE FROM sqlite_sequence")
+            connection.execute(
+                "INSERT INTO sqlite_sequence VALUES ('categories', ?), ('examples', ?)",
+                (content.last_category, content.last_example),
+            )
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._connection.close()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> None:
         try:
+            self._process, self._stamp = os.getpid(), self._frozen()
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            return sqlite3.connect(
-                self.path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
-            )
-        except (OSError, sqlite3.Error) as error:
+            place = self.path.absolute().as_uri()
+            self._connection = sqlite3.connect(
+                f"{place}?immutable=1" if self._stamp else place,
+                timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False, uri=True,
+            )  # fmt: skip
+            self._connection.execute("PRAGMA foreign_keys = ON")
+            self._connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+        except (OSError, ValueError) as error:
             raise StoreError(f"cannot open the store {self.path}: {error}") from error
+
+    def _frozen(self) -> tuple[int, int] | None:
+        """Return time and size of a file that stands still: its folder is read-only and it has no log.
+
+        SQLite reads such a file only if told that nobody changes it; so it is opened again when somebody did.
+        """
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if os.access(self.path.parent, os.W_OK) or not self.path.is_file() or _size(log):
+            return None
+        status = self.path.stat()
+        return status.st_mtime_ns, status.st_size
 
     def _prepare(self) -> None:
         """Set the file up where it is new, and make sure that it belongs to this model."""
         with self._told() as connection:
-            connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA synchronous = FULL")
-            (application,) = connection.execute("PRAGMA application_id").fetchone()
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
             if application != _APPLICATION and tables:
                 raise StoreError(f"{self.path} is an SQLite file of another program: choose another --store")
             if not tables:
@@ -196,7 +252,7 @@ class SqliteStore:
             )
 
     def _create(self) -> None:
-        with self._changing() as connection:
+        with self._transaction() as connection:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             if tables:  # another process was faster
                 return
@@ -214,18 +270,25 @@ class SqliteStore:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
-                busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+                name = getattr(error, "sqlite_errorname", "")
+                busy = name.startswith("SQLITE_BUSY")
+                if name.startswith("SQLITE_READONLY"):  # what is written otherwise can be read too
+                    return
                 if not busy or time.monotonic() - began > _WAIT_SECONDS:
                     raise
                 time.sleep(0.01)
             else:
                 return
 
+    def _was_used(self) -> bool:
+        with self._told() as connection:
+            return connection.execute("SELECT 1 FROM sqlite_sequence WHERE seq").fetchone() is not None
+
     @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
         """Give the connection inside a transaction: kept whole on disk at the end, or not at all."""
         with self._told() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(f"BEGIN {kind}")
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -239,13 +302,17 @@ class SqliteStore:
         """Give the connection to one thread, and turn SQLite's errors into ours."""
         with self._lock:
             if self._process != os.getpid():  # a connection must not cross a fork
-                self._process, self._connection = os.getpid(), self._connect()
-                self._connection.execute("PRAGMA foreign_keys = ON")
-                self._connection.execute("PRAGMA synchronous = FULL")
+                _abandoned.append(self._connection)
+                self._connect()
+            elif self._stamp and not self._connection.in_transaction and self._stamp != self._frozen():
+                self._connection.close()
+                self._connect()
             try:
                 yield self._connection
             except sqlite3.Error as error:
                 raise self._explained(error) from error
+            except OverflowError as error:
+                raise StoreError(f"the store {self.path} gives no such large numbers") from error
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         name = getattr(error, "sqlite_errorname", "")
@@ -261,12 +328,25 @@ class SqliteStore:
         reason = next((text for start, text in reasons.items() if name.startswith(start)), str(error))
         return StoreError(f"the store {self.path}: {reason}")
 
-    def _floats(self, content: bytes, count: int = 1) -> Floats:
-        if len(content) != count * self.owner.width * 4:
-            raise StoreError(
-                f"the store {self.path} is damaged: a feature has another width than {self.owner.width}"
-            )
-        return np.frombuffer(content, "<f4").reshape(count, self.owner.width).astype(np.float32, copy=False)
+    def _example(self, row: Sequence[Any]) -> Example:
+        _, feature, term, *rest = row
+        return Example(*self._floats([feature, term]), *rest)
+
+    def _floats(self, contents: Sequence[bytes]) -> Floats:
+        """Return arrays (n, d) of the bytes that are kept of them."""
+        size = 4 * self.owner.width
+        if all(type(content) is bytes and len(content) == size for content in contents):
+            values = np.frombuffer(b"".join(contents), "<f4").reshape(len(contents), self.owner.width)
+            if np.isfinite(values).all():
+                return values.astype(np.float32, copy=False)
+        raise StoreError(
+            f"the store {self.path} is damaged: an example is not {self.owner.width} finite numbers; "
+            "bring back a copy, or choose another --store"
+        )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _add(connection: sqlite3.Connection, name: str, examples: Sequence[NewExample]) -> Taught:
