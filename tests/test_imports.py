@@ -34,9 +34,14 @@ ALLOWED = {
     "backends": {"errors", "model", "modelfile"},
     "bundle": {"errors", "modelfile", "store"},
     "recognizer": {"errors", "images", "modelfile", "backends", "store", "vectors", "bundle"},
-    "__init__": {"recognizer"},
+    "estimator": {"errors", "model", "training", "vectors"},
+    "__init__": {"recognizer", "estimator"},
     "demo": TRAINING | {"training", "backends", "recognizer"},
-    "cli": TRAINING | {"training", "backends", "recognizer", "demo", "__init__"},
+    "lessons": LOW | {"images", "modelfile", "backends", "store", "bundle", "recognizer", "answers"},
+    "answers": {"progress", "recognizer"},
+    "sheet": LOW | {"images", "answers"},
+    "cli": TRAINING
+    | {"training", "backends", "recognizer", "demo", "lessons", "answers", "sheet", "__init__"},
 }
 
 
