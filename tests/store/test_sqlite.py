@@ -1,13 +1,20 @@
 """What the SQLite store promises beyond what every store does."""
 
 import os
+import random
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pictures import disk_room
 from recollect.errors import StoreError
 from recollect.store import NewExample, Owner, open_store
 
@@ -154,3 +161,178 @@ for number in range(25):
     sizes = {category.name: category.examples for category in open_store(path, OWNER).categories()}
     assert len(sizes) == 76
     assert sizes["shared"] == 75
+
+
+def test_a_disk_that_fills_up_while_teaching_is_told_and_loses_nothing(path):
+    store = open_store(path, OWNER)
+    big = NewExample(EXAMPLE.feature, EXAMPLE.term, bytes(50_000))
+    taught, refused = [], []
+    with disk_room(400_000):
+        for number in range(20):
+            try:
+                taught.append(store.add(f"category {number}", [big, big]))
+            except StoreError as error:
+                refused.append(str(error))
+            assert store.categories() == taught
+    assert taught
+    assert refused
+    assert all("check its room" in told for told in refused)
+    taught.append(store.add("there is room again", [big]))
+    store.close()
+    again = open_store(path, OWNER)
+    assert again.categories() == taught
+    assert again._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def as_nobody(check):
+    """Run a check in a process whose user may not write what belongs to us; return what it returned."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:  # who may write anywhere
+                os.setuid(65534)
+            os.write(writer, check().encode())
+        except StoreError as error:
+            os.write(writer, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as stream:
+        return stream.read().decode()
+
+
+@pytest.fixture
+def shared():
+    """A folder that everybody can enter."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def read_and_teach(path):
+    """Say what is in a store, and how teaching is refused."""
+    store = open_store(path, OWNER)
+    known = " ".join(f"{category.name}:{category.examples}" for category in store.categories())
+    try:
+        store.add("quoll", [EXAMPLE])
+    except StoreError as error:
+        return f"{known}; {error}"
+    return f"{known}; no error"
+
+
+@pytest.mark.parametrize(
+    "modes", [(0o555, 0o444), (0o555, 0o644), (0o777, 0o444)], ids=["folder and file", "folder", "file"]
+)
+@pytest.mark.parametrize("at_work", [False, True], ids=["closed", "open elsewhere"])
+def test_a_read_only_store_can_be_read_and_refuses_to_be_taught(shared, modes, at_work):
+    path = shared / "taught ?#.sqlite"
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE, EXAMPLE])
+    if not at_work:
+        store.close()
+    folder_mode, file_mode = modes
+    path.chmod(file_mode)
+    shared.chmod(folder_mode)
+    before = path.read_bytes()
+    told = as_nobody(lambda: read_and_teach(path))
+    assert told.startswith("okapi:2; ")
+    assert "the file or its folder is read-only" in told
+    assert path.read_bytes() == before
+
+
+def test_a_store_that_only_others_may_write_is_read_anew_when_they_did(shared):
+    path = shared / "taught.sqlite"
+    open_store(path, OWNER).close()
+    shared.chmod(0o555)
+    first, second = os.pipe(), os.pipe()
+
+    def check():
+        store = open_store(path, OWNER)
+        before = store.state(), store.categories()
+        os.write(first[1], b"x")
+        os.read(second[0], 1)
+        after = store.state(), store.categories()
+        return f"{len(before[1])} {len(after[1])} {before[0] != after[0]}"
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, as_nobody(check).encode())
+        os._exit(0)
+    os.close(writer)
+    os.read(first[0], 1)
+    if os.getuid() != 0:
+        shared.chmod(0o755)
+    ours = open_store(path, OWNER)
+    ours.add("okapi", [EXAMPLE])
+    ours.close()
+    os.write(second[1], b"x")
+    with os.fdopen(reader, "rb") as stream:
+        assert stream.read() == b"0 1 True"
+    os.waitpid(child, 0)
+
+
+def test_a_new_store_where_nothing_may_be_written_is_refused(shared):
+    shared.chmod(0o555)
+    told = as_nobody(lambda: read_and_teach(shared / "taught.sqlite"))
+    assert told.startswith("StoreError(")
+    assert str(shared) in told
+    assert list(shared.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The bytes of a store with a few categories."""
+    path = tmp_path_factory.mktemp("whole") / "taught.sqlite"
+    store = open_store(path, OWNER)
+    for number in range(30):
+        store.add(f"category {number}", [EXAMPLE, NewExample(EXAMPLE.feature, EXAMPLE.term, bytes(300))])
+    store.close()
+    return path.read_bytes()
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32), cut=st.booleans())
+def test_damage_anywhere_raises_nothing_but_store_errors(whole, tmp_path_factory, seed, cut):
+    draw = random.Random(seed)
+    content = bytearray(whole)
+    if cut:
+        del content[draw.randrange(len(content)) :]
+    else:
+        for _ in range(draw.choice((1, 5, 50))):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+    path = tmp_path_factory.mktemp("damaged") / "taught.sqlite"
+    path.write_bytes(content)
+    try:
+        store = open_store(path, OWNER)
+    except StoreError:
+        return
+    first, told = 1, []
+    for call in (
+        store.categories,
+        lambda: list(store.terms()),
+        store.content,
+        lambda: store.examples(first),
+        lambda: store.find("category 3"),
+        lambda: store.add("okapi", [EXAMPLE]),
+        lambda: store.rename(first, "tapir"),
+        lambda: store.remove_example(first),
+        lambda: store.remove(first),
+    ):
+        try:
+            call()
+        except StoreError as error:
+            told.append(str(error))
+    assert all(str(path) in line or "is not in the store" in line for line in told)
+    store.close()
+
+
+@pytest.mark.parametrize("place", ["", ".", "sqlite://", "a\0b"])
+def test_places_that_are_no_file(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="store"):
+        open_store(place, OWNER)

@@ -186,7 +186,9 @@ def check_examples(name: str, examples: Sequence[NewExample], width: int) -> Non
 
 
 def taken(name: str, other: str) -> StoreError:
-    """Return the error for a name that is taught already under another spelling."""
+    """Return the error for a name that is taught already, perhaps under another spelling."""
+    if name == other:
+        return StoreError(f"'{name}' is taught already: choose another name, or forget it first")
     return StoreError(f"'{name}' is taught already as '{other}': use that spelling, or rename it")
 
 

@@ -150,17 +150,15 @@ class SqliteStore:
     def rename(self, category: int, name: str) -> None:
         """Give a category another name."""
         with self._transaction() as connection:
-            other = connection.execute(
-                "SELECT name FROM categories WHERE fold = ? AND id != ?", (fold(name), category)
-            ).fetchone()
-            if other is not None:
-                raise taken(name, other[0])
-            changed = connection.execute(
+            if connection.execute("SELECT 1 FROM categories WHERE id = ?", (category,)).fetchone() is None:
+                raise missing(f"category {category}")
+            other = self.find(name)
+            if other is not None and other.id != category:
+                raise taken(name, other.name)
+            connection.execute(
                 "UPDATE categories SET name = ?, fold = ?, revision = revision + 1 WHERE id = ?",
                 (name, fold(name), category),
             )
-            if changed.rowcount == 0:
-                raise missing(f"category {category}")
 
     def content(self) -> Content:
         """Return everything, as it is at one moment."""
@@ -206,6 +204,10 @@ class SqliteStore:
             self._connection.close()
 
     def _connect(self) -> None:
+        if "\0" in str(self.path):  # SQLite would stop reading the path there
+            raise StoreError(
+                f"cannot open the store {str(self.path)!r}: a path holds no character of value 0"
+            )
         try:
             self._process, self._stamp = os.getpid(), self._frozen()
             self.path.parent.mkdir(parents=True, exist_ok=True)
