@@ -119,9 +119,15 @@ def save_model(
     model: "Model",
     provenance: dict[str, Any] | None = None,
     trained_on: TrainedOn | None = None,
+    calibration: Calibration | None = None,
 ) -> None:
     """Write the model to `path`, whole or not at all."""
-    header = Header(spec=model.spec, trained_on=trained_on or TrainedOn(), provenance=provenance or {})
+    header = Header(
+        spec=model.spec,
+        trained_on=trained_on or TrainedOn(),
+        provenance=provenance or {},
+        calibration=calibration or Calibration(),
+    )
     write_model(path, header, weights_of(model))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from recollect.backends import Backend, Floats
 from recollect.bundle import pack, unpack
+from recollect.calibrated import clearance, joint_scores, softmax, unknown_probability
 from recollect.errors import ModelError, RecollectError
 from recollect.images import Picture, are_many, read_batch, thumbnail
 from recollect.modelfile import read_taught, write_model
@@ -22,11 +23,14 @@ Among = Literal["all", "base", "novel"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """One answer: a category, how probable it is, and whether it was learned (base) or taught (novel)."""
+    """One answer: a category, how probable it is, and whether it was learned (base) or taught (novel).
+
+    For a picture of no known category the first answer is "unknown", of origin "unknown".
+    """
 
     category: str
     probability: float
-    origin: Origin
+    origin: Origin | Literal["unknown"]
 
 
 @dataclass(frozen=True)
@@ -141,36 +145,47 @@ class Recognizer:
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # a path is a sequence of strings to the type checker
-        self, pictures: Picture, top: int = 5, among: Among = "all"
+        self, pictures: Picture, top: int = 5, among: Among = "all", *, unknown: bool = True
     ) -> list[Prediction]: ...
     @overload
     def predict(
-        self, pictures: Sequence[Picture], top: int = 5, among: Among = "all"
+        self, pictures: Sequence[Picture], top: int = 5, among: Among = "all", *, unknown: bool = True
     ) -> list[list[Prediction]]: ...
     def predict(
-        self, pictures: Picture | Sequence[Picture], top: int = 5, among: Among = "all"
+        self,
+        pictures: Picture | Sequence[Picture],
+        top: int = 5,
+        among: Among = "all",
+        *,
+        unknown: bool = True,
     ) -> list[Prediction] | list[list[Prediction]]:
-        """Return the `top` most probable categories of a picture, or a list of them for each of many."""
+        """Return the `top` most probable answers for a picture, or a list of them for each of many.
+
+        With a calibrated model, a picture that resembles no category gets "unknown" for its first answer. Its
+        probability is that of a picture of no known category, if as many are shown as of known ones; the
+        rest is shared out among the nearest categories, which follow. With `unknown=False`, or asked among
+        base or novel categories only, the picture is taken to be of one of them.
+        """
+        calibration = self._backend.header.calibration
         base, novel, taught = self._scores(self._embed(pictures))
-        columns = {
-            "base": [(name, "base") for name in self._spec.categories],
-            "novel": [(category.name, "novel") for category in taught],
-        }
-        if among == "all":
-            scores, chosen = np.concatenate([base, novel], axis=1), [*columns["base"], *columns["novel"]]
-        else:
-            scores, chosen = (base if among == "base" else novel), columns[among]
+        scores = joint_scores(base, novel, calibration.bias)
+        chosen: list[tuple[str, Origin]] = [(name, "base") for name in self._spec.categories]
+        chosen += [(category.name, "novel") for category in taught]
+        asked = {"all": slice(None), "base": slice(base.shape[1]), "novel": slice(base.shape[1], None)}[among]
+        scores, chosen = scores[:, asked], chosen[asked]
         if not chosen:
             raise RecollectError("there are no taught categories to choose from: teach some first")
-        probabilities = np.exp(scores - scores.max(axis=1, keepdims=True))
-        probabilities /= probabilities.sum(axis=1, keepdims=True)
-        answers = [
-            [
-                Prediction(chosen[k][0], float(row[k]), chosen[k][1])  # type: ignore[arg-type]
-                for k in _best(row, top)
+        nowhere = np.zeros(len(scores))
+        if unknown and among == "all" and calibration.unknown is not None:
+            cleared = clearance(scores.max(axis=1), len(taught), calibration.unknown)
+            nowhere = np.where(cleared < 0, unknown_probability(cleared, calibration.unknown), 0)
+        answers = []
+        for row, strange in zip(softmax(scores, calibration.temperature), nowhere.tolist(), strict=True):
+            nearest = [
+                Prediction(chosen[k][0], float(row[k]) * (1 - strange), chosen[k][1]) for k in _best(row, top)
             ]
-            for row in probabilities
-        ]
+            first = [Prediction("unknown", strange, "unknown")] if strange else []
+            answers.append([*first, *nearest][:top])
         return answers if are_many(pictures) else answers[0]
 
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:

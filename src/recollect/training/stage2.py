@@ -41,7 +41,7 @@ class EpisodicTraining(Stage):
             seed=config.seed,
         )
         self.judgement = Judgement(split, config.select_shots, config)
-        self._judged = self.judgement.features(model)
+        self.held_out = self.judgement.features(model)
 
     def learned(self) -> list[nn.Parameter]:
         """Return φ, keys, γ, W_base and τ; θ is frozen."""
@@ -55,7 +55,7 @@ class EpisodicTraining(Stage):
 
     def judge(self) -> dict[str, float]:
         """Return validation figures with the generator as it is now."""
-        return self.judgement.figures(self.model, *self._judged)
+        return self.judgement.figures(self.model, *self.held_out)
 
 
 def episodes_of(split: Split, config: Config) -> tuple[TaskSampler, TaskShape]:
