@@ -611,8 +611,8 @@ def test_predictions_go_on_while_other_threads_teach_and_forget(place):
     def change(who):
         for number in range(40):
             recognizer.teach(f"passing {who} {number}", pixels_of(number))
-            recognizer.rename(f"passing {who} {number}", f"passing {number} {who}")
-            recognizer.forget(f"passing {number} {who}")
+            recognizer.rename(f"passing {who} {number}", f"passing by {who} {number}")
+            recognizer.forget(f"passing by {who} {number}")
 
     with ThreadPoolExecutor() as pool:
         changers = [pool.submit(change, who) for who in range(2)]
