@@ -119,6 +119,7 @@ LIGHT = (
     "import recollect.cli",
     "import recollect.images",
     "import recollect.data.imageset",
+    "import recollect.estimator",
     "from recollect.modelfile import read_header; print(read_header(sys.argv[1]).spec.model_dump_json())",
 )
 

@@ -35,3 +35,7 @@ class StorageError(RecollectError):
 
 class StoreError(RecollectError):
     """A store of taught categories that cannot be used, or a category that is not in it."""
+
+
+class EstimatorError(RecollectError, ValueError):
+    """What an estimator cannot use; a ValueError too, as scikit-learn's conventions ask."""

@@ -100,3 +100,10 @@ class VectorTable:
             slots = np.array([self._slots[id_] for id_ in ids], dtype=np.int64)
             self._order = ids, None if (slots == np.arange(len(ids))).all() else slots
         return self._order
+
+
+def unit(vectors: Floats) -> Floats:
+    """Return vectors (…, d) of unit length; those of no length stay."""
+    norms = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(1e-12))
+    found: Floats = vectors / norms
+    return found
