@@ -179,10 +179,12 @@ def test_what_may_only_be_read_is_read(taught, photos, answer, run):
         taught.chmod(0o755)
 
 
-def test_a_saved_recogniser_brings_its_categories_along(taught, photos, answer, tmp_path):
+def test_a_saved_recogniser_brings_its_categories_along(taught, photos, answer, refused, tmp_path):
     saved = tmp_path / "elsewhere" / "zoo.safetensors"
     Recognizer.load(taught, taught / "taught.sqlite").save(saved)
     assert names(answer, saved) == ["okapi", "tapir"]
+    for words in (("forget", saved, "yeti"), ("rename", saved, "okapi", "tapir")):
+        refused(*words)
     assert [path.name for path in saved.parent.iterdir()] == ["zoo.safetensors"]
     answer("forget", saved, "tapir")
     assert names(answer, saved) == ["okapi"]
@@ -473,10 +475,10 @@ def test_a_store_that_cannot_be_used(taught, make_model, command, refused, tmp_p
 
 def test_a_store_that_is_not_there_is_not_made_by_mistake(taught, command, refused, tmp_path):
     name, *rest = command(taught, "--store", tmp_path / "typo.sqlite")
-    if name == "teach":
-        assert "gone when the command ends" in refused(name, *rest[:-1], "memory:")
-    else:
+    if name != "teach":
         assert "there is no store at" in refused(name, *rest)
+    if name in {"teach", "forget", "rename"}:
+        assert "gone when the command ends" in refused(name, *rest[:-1], "memory:")
 
 
 def test_features_that_are_no_numbers(tmp_path, make_model, photos, refused):

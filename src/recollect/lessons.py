@@ -1,9 +1,9 @@
 """What the commands teach, forget, rename and categories do, and how they open a model's store."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +18,7 @@ from recollect.progress import track
 from recollect.recognizer import Recognizer
 from recollect.store import Owner, Store, fold, open_store, store_path, tidy
 
+T = TypeVar("T")
 STORE_NAME = "taught.sqlite"
 _LEANS_ON = 3  # base categories told of each taught one
 _SHOWN = 10  # base categories listed unless all are asked for
@@ -30,17 +31,6 @@ def reading(model: Path, store: str | None) -> Iterator[Recognizer]:
     backend = _load(model)
     with _opened(model, backend, path) as opened:
         yield Recognizer(backend, opened)
-
-
-@contextmanager
-def changing(model: Path, store: str | None) -> Iterator[tuple[Recognizer, str]]:
-    """Give a recogniser whose taught categories can be changed, and where they are kept."""
-    path = _existing(model, store)
-    if path is None and read_header(model).taught:  # a saved recogniser: its categories move to a store
-        path = default_store(model)
-    backend = _load(model)
-    with _opened(model, backend, path) as opened:
-        yield Recognizer(backend, opened), str(path)
 
 
 def default_store(model: Path) -> Path:
@@ -61,9 +51,7 @@ def teach(
     `leans_on` the base categories that its vector draws on most (`category`, `share`), where the model's
     generator pays attention to any.
     """
-    path = default_store(model) if store is None else store_path(store)
-    if path is None:
-        raise StoreError("--store memory: would be gone when the command ends: name a file")
+    path = _kept(model, store)
     lessons = {tidy(name): pictures for name, pictures in lessons.items()}
     _refuse_base_names(model, lessons)
     backend = _load(model)
@@ -94,17 +82,20 @@ def teach(
 
 def forget(model: Path, name: str, store: str | None = None) -> dict[str, Any]:
     """Forget a taught category: the result of `recollect forget`."""
-    with changing(model, store) as (recognizer, place):
+
+    def change(recognizer: Recognizer) -> int:
         examples = len(recognizer.examples(name))
         recognizer.forget(name)
-    return {"model": str(model), "store": place, "forgotten": tidy(name), "examples": examples}
+        return examples
+
+    path, examples = _change(model, store, change)
+    return {"model": str(model), "store": str(path), "forgotten": tidy(name), "examples": examples}
 
 
 def rename(model: Path, old: str, new: str, store: str | None = None) -> dict[str, Any]:
     """Give a taught category another name: the result of `recollect rename`."""
-    with changing(model, store) as (recognizer, place):
-        recognizer.rename(old, new)
-    return {"model": str(model), "store": place, "old": tidy(old), "new": tidy(new)}
+    path, _ = _change(model, store, lambda recognizer: recognizer.rename(old, new))
+    return {"model": str(model), "store": str(path), "old": tidy(old), "new": tidy(new)}
 
 
 def lessons_in(folder: Path) -> dict[str, list[Path]]:
@@ -157,7 +148,7 @@ def categories_table(report: dict[str, Any], *, everything: bool = False) -> Tab
     table = Table(
         title=f"{taught} taught, {base} base categories",
         title_justify="left",
-        caption=f"and {left} more base categories: --all shows them" if left else None,
+        caption=f"{left} more base categories: --all" if left else None,
         caption_justify="left",
     )
     table.add_column("id", justify="right")
@@ -193,6 +184,25 @@ def renaming_text(result: dict[str, Any]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _change(model: Path, store: str | None, change: Callable[[Recognizer], T]) -> tuple[Path, T]:
+    """Change what a model was taught; return where that is kept, and what the change gave."""
+    path, there, backend = _kept(model, store), _existing(model, store), _load(model)
+    with _opened(model, backend, there) as opened:
+        result = change(Recognizer(backend, opened))
+    if there is None:  # a saved recogniser: its categories move to a store, now that nothing is wrong
+        with _opened(model, backend, path) as opened:
+            result = change(Recognizer(backend, opened))
+    return path, result
+
+
+def _kept(model: Path, store: str | None) -> Path:
+    """Return the file of the store that outlives the command."""
+    path = default_store(model) if store is None else store_path(store)
+    if path is None:
+        raise StoreError("--store memory: would be gone when the command ends: name a file")
+    return path
 
 
 def _existing(model: Path, store: str | None) -> Path | None:
