@@ -268,9 +268,9 @@ def evaluate(
 @app.command()
 def teach(
     model: ModelPath,
-    name: Annotated[str | None, typer.Argument(help="What the pictures show.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="What the pictures show.")] = None,
     pictures: Annotated[
-        list[Path] | None, typer.Argument(metavar="PICTURE...", help="Pictures, or a folder of them.")
+        list[Path] | None, typer.Argument(metavar="PICTURE", help="Pictures, or a folder of them.")
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--from", metavar="FOLDER", help="Teach each sub-folder as a category.")
@@ -343,9 +343,7 @@ def categories(
 @app.command()
 def predict(
     model: ModelPath,
-    pictures: Annotated[
-        list[Path], typer.Argument(metavar="PICTURE...", help="Pictures, or folders of them.")
-    ],
+    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="How many answers for each picture.")] = 5,
     among: Annotated[Among, typer.Option(help="Which categories to choose from.")] = Among.ALL,
     sheet: Annotated[
