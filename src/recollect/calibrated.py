@@ -27,7 +27,7 @@ def softmax(scores: Array, temperature: float = 1.0) -> Array:
 
 def clearance(best: Array, taught: int, unknown: Unknown) -> Array:
     """Return how far best scores (n,) lie above what a known picture's should reach; below 0: unknown."""
-    cleared: Array = best - (unknown.threshold + unknown.rise * np.log1p(taught))
+    cleared: Array = best.astype(np.float64) - unknown.rise * np.log1p(taught) - unknown.threshold
     return cleared
 
 

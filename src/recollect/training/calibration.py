@@ -26,11 +26,11 @@ from recollect.model.spec import Calibration, Unknown
 FALSE_ALARMS = 0.05  # of known pictures may be called unknown
 WAYS = 5  # of the tasks for temperature and bias, as in evaluations
 TAUGHT = (1, 2, WAYS, 10, 20)  # numbers of taught categories for which the threshold is made
-SHOTS = (1, 2, 3, 4, 5)
+MOST_SHOTS = 5
 COLDEST, HOTTEST = 0.05, 20.0
 
 _QUERIES = 75  # of taught categories in a task, about
-_TASKS = 60  # of each shape
+_TASKS = 250  # of each number of ways
 _GATHERED = 1 << 23  # values of features in memory at a time
 _SCORES = 1 << 23  # scores of one number of ways in memory
 _HALVINGS = 40
@@ -72,10 +72,10 @@ def calibrate(model: Model, novel: FeatureSet | None, base: FeatureSet, seed: in
     """
     sampler, score = task_sampler(base, novel), model_scores(model, novel, base)
     pictures = len(base.labels) + (0 if novel is None else len(novel.labels))
-    room = _SCORES // (len(SHOTS) * 2 * _QUERIES * (len(base.categories) + WAYS))
+    count = min(_TASKS, max(20, _SCORES // (2 * _QUERIES * (len(base.categories) + WAYS))))
     chunk = max(1, _GATHERED // (2 * _QUERIES * model.width))
     drawn = {
-        ways: score_tasks(sampler, score, ways, min(max(room, 4), _TASKS), chunk, seed)
+        ways: score_tasks(sampler, score, ways, count, chunk, seed)
         for ways in sorted({sampler.fit(TaskShape(ways)).ways for ways in TAUGHT})
     }
     judged = drawn[min(WAYS, max(drawn))]
@@ -103,13 +103,15 @@ def calibrate(model: Model, novel: FeatureSet | None, base: FeatureSet, seed: in
 def score_tasks(
     sampler: TaskSampler, score: ScoringFunction, ways: int, count: int, chunk: int, seed: int
 ) -> list[Scored]:
-    """Draw `count` tasks of so many ways for each number of shots that the pictures allow; score them."""
-    shapes = {sampler.fit(TaskShape(ways, shots, max(1, _QUERIES // ways))): None for shots in SHOTS}
+    """Draw `count` tasks of so many ways and score them; all numbers of shots are equally frequent."""
+    shape = sampler.fit(TaskShape(ways, MOST_SHOTS, max(1, _QUERIES // ways)))
+    tasks = sampler.draw(shape, count, [seed, ways])
     scored = []
-    for shape in shapes:
-        tasks = sampler.draw(shape, count, [seed, ways, shape.shots])
-        for start in range(0, count, chunk):
-            some = tasks[start : start + chunk]
+    for shots in range(1, shape.shots + 1):
+        mine = tasks[shots - 1 :: shape.shots]
+        mine = replace(mine, support=mine.support[:, :, :shots])
+        for start in range(0, len(mine), chunk):
+            some = mine[start : start + chunk]
             scored.append(Scored(score(some), some.novel_targets, some.base_targets))
     return scored
 
@@ -224,8 +226,8 @@ def fit_unknown(known: Sequence[Best], strange: Sequence[Best], pictures: int) -
     taught = [log1p(some.taught) for some in known]
     lowest = [np.quantile(some.values, FALSE_ALARMS) for some in known]
     rise = max(0.0, float(np.polyfit(taught, lowest, 1)[0]))
-    threshold = float(np.quantile(_cleared(known, 0, rise), FALSE_ALARMS, method="lower"))
-    seen, unseen = _cleared(known, threshold, rise), _cleared(strange, threshold, rise)
+    threshold = float(np.quantile(_levelled(known, rise), FALSE_ALARMS, method="lower"))
+    seen, unseen = _levelled(known, rise) - threshold, _levelled(strange, rise) - threshold
     # Known and unknown weigh the same, and together as much as there are pictures, however many the tasks.
     weights = np.repeat([pictures / 2 / len(seen), pictures / 2 / len(unseen)], [len(seen), len(unseen)])
     fit = LogisticRegression().fit(
@@ -253,23 +255,23 @@ def _accuracies(scored: Sequence[Scored], when: str) -> dict[str, float]:
 
 
 def _unknown_figures(known: Sequence[Best], strange: Sequence[Best], unknown: Unknown) -> dict[str, float]:
-    seen, unseen = (_cleared(some, unknown.threshold, unknown.rise) for some in (known, strange))
-    alarms = {
-        f"false_alarms_{some.taught}_taught": float(
-            (_cleared([some], unknown.threshold, unknown.rise) < 0).mean()
-        )
-        for some in known
-    }
+    seen, unseen = _levelled(known, unknown.rise), _levelled(strange, unknown.rise)
     return {
         "auroc": auroc(seen, unseen),
-        "false_alarms": unknown.false_alarms,
-        "unknown_accepted": float((unseen >= 0).mean()),
-        **alarms,
+        "false_alarms": float((seen < unknown.threshold).mean()),
+        "unknown_accepted": float((unseen >= unknown.threshold).mean()),
+        **{
+            f"false_alarms_{some.taught}_taught": float(
+                (_levelled([some], unknown.rise) < unknown.threshold).mean()
+            )
+            for some in known
+        },
     }
 
 
-def _cleared(best: Sequence[Best], threshold: float, rise: float) -> Doubles:
-    return np.concatenate([some.values - threshold - rise * log1p(some.taught) for some in best])
+def _levelled(best: Sequence[Best], rise: float) -> Doubles:
+    """Return best scores less what they rise by with the number of taught categories."""
+    return np.concatenate([some.values - rise * log1p(some.taught) for some in best])
 
 
 def _flat(parts: Sequence[Tensor]) -> Doubles:
