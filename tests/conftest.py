@@ -1,6 +1,10 @@
 """Small data sets and models, made in memory, that every test may ask for."""
 
 import itertools
+import logging
+import os
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -8,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from pictures import tree
+from recollect import cli
 from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.model.model import Model
@@ -148,3 +154,44 @@ def tiny_model() -> Model:
 def tiny_split() -> Split:
     """Return a split that `tiny_model` fits."""
     return split_of()
+
+
+def call(capsys, monkeypatch, *words):
+    """Run the command line in this process: exit code, standard output, standard error."""
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        patch.setattr(sys, "argv", ["recollect", *map(str, words)])
+        patch.setattr(logging.root, "handlers", [])  # so that warnings reach standard error, as they would
+        patch.setenv("GOMP_SPINCOUNT", os.environ.get("GOMP_SPINCOUNT", "200000"))
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Return a runner of the command line: `run("predict", …)` gives exit code, output and errors."""
+    return lambda *words: call(capsys, monkeypatch, *words)
+
+
+@pytest.fixture
+def refused(run, tmp_path):
+    """Run a wrong call: one line on standard error, exit code 2, no file made or changed in tmp_path."""
+
+    def check(*words):
+        before, folders = tree(tmp_path), sorted(path for path in tmp_path.rglob("*") if path.is_dir())
+        code, out, err = run(*words)
+        assert code == 2, err
+        assert out == ""
+        assert err.startswith("recollect: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1, err
+        assert tree(tmp_path) == before
+        assert sorted(path for path in tmp_path.rglob("*") if path.is_dir()) == folders
+        return err
+
+    return check

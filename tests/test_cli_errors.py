@@ -2,12 +2,10 @@
 
 import errno
 import json
-import logging
 import os
 import shutil
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from pictures import disk_room, tree, write_folder, write_picture
-from recollect import cli, storage
+from recollect import storage
 from recollect.modelfile import save_model
 
 COUNTS = {"ant": 13, "bee": 13, "cat": 13, "dog": 13, "emu": 9, "okapi": 4}
@@ -24,46 +22,6 @@ QUICK = ("--extractor", "c32f", "--size", "16", "--threads", "1", "--device", "c
 STEPS = ("stage1.steps=2", "stage2.steps=2", "stage2.views=1", "select_tasks=4")
 SETTINGS = tuple(word for setting in STEPS for word in ("--set", setting))
 TASKS = ("--queries", "2", "--ways", "2", "--tasks", "3", "--shots", "1")
-
-
-def call(capsys, monkeypatch, *words):
-    """Run the command line in this process: exit code, standard output, standard error."""
-    with monkeypatch.context() as patch, warnings.catch_warnings():
-        patch.setattr(sys, "argv", ["recollect", *map(str, words)])
-        patch.setattr(logging.root, "handlers", [])  # so that warnings reach standard error, as they would
-        patch.setenv("GOMP_SPINCOUNT", os.environ.get("GOMP_SPINCOUNT", "200000"))
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        said = capsys.readouterr()
-    return code, said.out, said.err
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    return lambda *words: call(capsys, monkeypatch, *words)
-
-
-@pytest.fixture
-def refused(run, tmp_path):
-    """Run a wrong call: one line on standard error, exit code 2, no file made or changed in tmp_path."""
-
-    def check(*words):
-        before, folders = tree(tmp_path), sorted(path for path in tmp_path.rglob("*") if path.is_dir())
-        code, out, err = run(*words)
-        assert code == 2, err
-        assert out == ""
-        assert err.startswith("recollect: ")
-        assert err.endswith("\n")
-        assert err.count("\n") == 1, err
-        assert tree(tmp_path) == before
-        assert sorted(path for path in tmp_path.rglob("*") if path.is_dir()) == folders
-        return err
-
-    return check
 
 
 @pytest.fixture(scope="module")

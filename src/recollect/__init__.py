@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recollect.estimator import RecollectClassifier
     from recollect.recognizer import Prediction, Recognizer
 
-__all__ = ["Prediction", "Recognizer", "__version__"]
+__all__ = ["Prediction", "Recognizer", "RecollectClassifier", "__version__"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
@@ -14,6 +15,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
         from importlib.metadata import version
 
         return version("recollect")
+    if name == "RecollectClassifier":
+        from recollect.estimator import RecollectClassifier
+
+        return RecollectClassifier
     if name in __all__:
         from recollect import recognizer
 

@@ -17,17 +17,17 @@ from recollect.data.imageset import Item, Pixels, batches
 from recollect.errors import DataError, PictureError
 from recollect.evaluation.confusion import Confusion
 from recollect.images import read_pixels
+from recollect.lessons import reading
 from recollect.model.spec import Preprocessing
 from recollect.modelfile import read_header
 from recollect.progress import track
-from recollect.recognizer import Recognizer
 
 log = logging.getLogger(__name__)
 BATCH = 256  # pictures in memory at a time
 
 
 def check_folder(
-    model: str | Path, folder: Path, *, skip_bad: bool = False
+    model: Path, folder: Path, store: str | None = None, *, skip_bad: bool = False
 ) -> tuple[dict[str, Any], Confusion]:
     """Let a recogniser answer among all its categories: the result of `recollect check`, and the counts.
 
@@ -39,20 +39,20 @@ def check_folder(
     """
     header = read_header(model)
     items, key = find_items(folder, header.spec.preprocessing.size)
-    recognizer = Recognizer.load(model)
-    known = recognizer.categories()
-    place = {name: index for index, name in enumerate(known)}
-    asked = [item for item in items if item.category in place]
-    unknown = Counter(item.category for item in items if item.category not in place)
-    if not asked:
-        raise DataError(
-            f"no sub-folder of {folder} is a category of {model}: there are {_some(sorted(unknown))}, "
-            f"and the model knows {_some(known)}"
-        )
-    counts = np.zeros((len(known), len(known)), np.int64)
-    for batch, pixels in _decoded(asked, header.spec.preprocessing, skip_bad=skip_bad):
-        best = np.concatenate(recognizer.scores(pixels), axis=1).argmax(axis=1)
-        np.add.at(counts, ([place[item.category] for item in batch], best), 1)
+    with reading(model, store) as recognizer:
+        known = [category.name for category in recognizer.categories()]
+        place = {name: index for index, name in enumerate(known)}
+        asked = [item for item in items if item.category in place]
+        unknown = Counter(item.category for item in items if item.category not in place)
+        if not asked:
+            raise DataError(
+                f"no sub-folder of {folder} is a category of {model}: there are {_some(sorted(unknown))}, "
+                f"and the model knows {_some(known)}"
+            )
+        counts = np.zeros((len(known), len(known)), np.int64)
+        for batch, pixels in _decoded(asked, header.spec.preprocessing, skip_bad=skip_bad):
+            best = np.concatenate(recognizer.scores(pixels), axis=1).argmax(axis=1)
+            np.add.at(counts, ([place[item.category] for item in batch], best), 1)
     rows = np.flatnonzero(counts.sum(axis=1))
     if not len(rows):
         raise DataError(f"no picture of {folder} can be read")

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -38,6 +39,11 @@ CacheGb = Annotated[
     float | None,
     typer.Option(min=0, help="Decode pictures on the fly if keeping them would take more GB (16)."),
 ]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file or a run folder.")]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Where taught categories are kept (MODEL's taught.sqlite)."),
+]
 
 
 class Classifier(StrEnum):
@@ -60,6 +66,14 @@ class Part(StrEnum):
 
     VAL = "val"
     TEST = "test"
+
+
+class Among(StrEnum):
+    """Which categories an answer is chosen from."""
+
+    ALL = "all"
+    BASE = "base"
+    NOVEL = "novel"
 
 
 def main() -> None:
@@ -228,7 +242,7 @@ def train(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A model file or a run folder.")],
+    model: ModelPath,
     data: Annotated[str, typer.Argument(help="The data the model was trained on.")],
     categories: Annotated[Part, typer.Option(help="Which reserved categories play novel.")] = Part.TEST,
     shots: Annotated[str, typer.Option(help="Numbers of shots, with commas.")] = "1,5",
@@ -280,7 +294,7 @@ def evaluate(
 
 @plot_app.command()
 def tsne(
-    model: Annotated[Path, typer.Argument(help="A model file or a run folder.")],
+    model: ModelPath,
     data: Annotated[str, typer.Argument(help="The data the model was trained on.")],
     out: Annotated[Path, typer.Option("--out", "-o", callback=_png, help="The PNG file to draw.")],
     categories: Annotated[Part, typer.Option(help="Which reserved categories are shown.")] = Part.TEST,
@@ -302,7 +316,7 @@ def tsne(
 
 @app.command()
 def check(
-    model: Annotated[Path, typer.Argument(help="A model file or a run folder.")],
+    model: ModelPath,
     folder: Annotated[Path, typer.Argument(help="A folder of pictures, one sub-folder for each category.")],
     out: Annotated[
         Path | None,
@@ -311,6 +325,7 @@ def check(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out pictures that do not decode, and say so.")
     ] = False,
+    store: StoreUrl = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -322,7 +337,7 @@ def check(
     from recollect.evaluation.plots import save_figure
 
     machine.prepare()
-    report, confusion = check_folder(model, folder, skip_bad=skip_bad)
+    report, confusion = check_folder(model, folder, store, skip_bad=skip_bad)
     _print(report, json_, check_table)
     if out is not None:
         save_figure(confusion_figure(confusion), out)
@@ -330,7 +345,7 @@ def check(
 
 @app.command()
 def info(
-    model: Annotated[Path, typer.Argument(help="A model file or a run folder.")],
+    model: ModelPath,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -339,6 +354,108 @@ def info(
     from recollect.info import info_table, model_info
 
     _print(model_info(model), json_, info_table)
+
+
+@app.command()
+def teach(
+    model: ModelPath,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="What the pictures show.")] = None,
+    pictures: Annotated[
+        list[Path] | None, typer.Argument(metavar="PICTURE", help="Pictures, or a folder of them.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--from", metavar="FOLDER", help="Teach each sub-folder as a category.")
+    ] = None,
+    thumbnails: Annotated[
+        bool, typer.Option("--thumbnails", help="Keep a small copy of each picture in the store.")
+    ] = False,
+    store: StoreUrl = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Add a category from one or a few pictures, or more pictures to one taught before."""
+    _set_quiet(quiet)
+    if (name is None) == (folder is None) or (folder is None and not pictures):
+        raise RecollectError("NAME and at least one PICTURE are expected, or --from FOLDER alone")
+    from recollect import lessons
+
+    chosen = lessons.lessons_in(folder) if folder else {str(name): lessons.pictures_of(pictures or [])}
+    _print(lessons.teach(model, chosen, store, thumbnails=thumbnails), json_, lessons.teaching_text)
+
+
+@app.command()
+def forget(
+    model: ModelPath,
+    name: Annotated[str, typer.Argument(help="A taught category.")],
+    store: StoreUrl = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Remove a taught category."""
+    _set_quiet(quiet)
+    from recollect import lessons
+
+    _print(lessons.forget(model, name, store), json_, lessons.forgetting_text)
+
+
+@app.command()
+def rename(
+    model: ModelPath,
+    old: Annotated[str, typer.Argument(help="A taught category.")],
+    new: Annotated[str, typer.Argument(help="Its new name.")],
+    store: StoreUrl = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Give a taught category another name."""
+    _set_quiet(quiet)
+    from recollect import lessons
+
+    _print(lessons.rename(model, old, new, store), json_, lessons.renaming_text)
+
+
+@app.command()
+def categories(
+    model: ModelPath,
+    everything: Annotated[bool, typer.Option("--all", help="Show every base category.")] = False,
+    store: StoreUrl = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """List what a model knows: taught categories, then base ones."""
+    _set_quiet(quiet)
+    from recollect import lessons
+
+    with lessons.reading(model, store) as recognizer:
+        report = lessons.categories_report(model, recognizer)
+    _print(report, json_, partial(lessons.categories_table, everything=everything))
+
+
+@app.command()
+def predict(
+    model: ModelPath,
+    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.")],
+    top: Annotated[int, typer.Option(min=1, help="How many answers for each picture.")] = 5,
+    among: Annotated[Among, typer.Option(help="Which categories to choose from.")] = Among.ALL,
+    sheet: Annotated[
+        Path | None, typer.Option(callback=_png, help="Draw the pictures with their answers to this PNG.")
+    ] = None,
+    store: StoreUrl = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what pictures show."""
+    _set_quiet(quiet)
+    from recollect import answers, lessons
+
+    chosen = lessons.pictures_of(pictures)
+    with lessons.reading(model, store) as recognizer:
+        report = answers.predict_report(recognizer, model, chosen, top, among.value)
+    _print(report, json_, answers.predict_table)
+    if sheet is not None:
+        from recollect.sheet import write_sheet
+
+        write_sheet(sheet, report, chosen)
 
 
 def _training_text(result: dict[str, Any]) -> str:

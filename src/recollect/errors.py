@@ -31,3 +31,11 @@ class Stopped(RecollectError):  # noqa: N818
 
 class StorageError(RecollectError):
     """A file that could not be written; whatever stood there before is intact."""
+
+
+class StoreError(RecollectError):
+    """A store of taught categories that cannot be used, or a category that is not in it."""
+
+
+class EstimatorError(RecollectError, ValueError):
+    """What an estimator cannot use; a ValueError too, as scikit-learn's conventions ask."""

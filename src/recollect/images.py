@@ -97,6 +97,15 @@ def read_batch(
     return batch
 
 
+def thumbnail(picture: Picture, side: int = 96) -> bytes:
+    """Return a small copy of a picture as the bytes of a JPEG file, at most `side` pixels a side."""
+    image = _open(picture, None, short_side=side)
+    image.thumbnail((side, side))
+    content = io.BytesIO()
+    image.save(content, "JPEG", quality=85)
+    return content.getvalue()
+
+
 def are_many(pictures: Picture | Sequence[Picture]) -> bool:
     """Tell a sequence of pictures (or an array of four dimensions) from a single one."""
     if isinstance(pictures, np.ndarray):

@@ -15,18 +15,20 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from recollect.errors import ModelError
-from recollect.model.spec import Frozen, ModelSpec
+from recollect.model.spec import Calibration, Frozen, ModelSpec
 from recollect.storage import replacing_file
 
 if TYPE_CHECKING:
     from recollect.model.model import Model
 
-FORMAT = 1
+FORMAT = 2  # 1 had no taught categories and no calibration
 FILE_NAME = "model.safetensors"
 _KEY = "recollect"
 _EXTRACTOR = "extractor."  # before the names of its weights
+TAUGHT = "taught."  # before the names of tensors that are no weights
 _STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
 
 
@@ -38,13 +40,35 @@ class TrainedOn(Frozen):
     key: str | None = None  # what the pictures were
 
 
+Id = Annotated[int, Field(ge=1, lt=2**53)]
+
+
+class KeptExample(Frozen):
+    """The words for a taught picture in a model file."""
+
+    id: Id
+    added: float
+    thumbnail: Annotated[int, Field(ge=0)]  # bytes of it, 0 for none
+
+
+class KeptCategory(Frozen):
+    """The words for a taught category in a model file; its features are among the tensors."""
+
+    id: Id
+    name: str
+    examples: Annotated[tuple[KeptExample, ...], Field(min_length=1)]
+
+
 class Header(Frozen):
-    """The words of a model file: what the model is and where it comes from."""
+    """The words of a model file: what the model is, where it comes from, what it was taught since."""
 
     format: int = FORMAT
     spec: ModelSpec
     trained_on: TrainedOn = TrainedOn()
     provenance: dict[str, Any] = Field(default_factory=dict)
+    calibration: Calibration = Calibration()
+    taught: tuple[KeptCategory, ...] = ()
+    last_ids: tuple[Id, Id] | None = None  # of a taught category and an example; none is ever given again
 
 
 def find_model(path: str | Path) -> Path:
@@ -76,7 +100,8 @@ def read_header(path: str | Path) -> Header:
 def count_parameters(path: str | Path) -> int:
     """Return how many parameters a model file holds, from shapes alone; batch norm's statistics are none."""
     with _opened(find_model(path)) as file:
-        learned = [name for name in file.keys() if name.rpartition(".")[2] not in _STATISTICS]  # noqa: SIM118
+        weights = [name for name in file.keys() if not name.startswith(TAUGHT)]  # noqa: SIM118
+        learned = [name for name in weights if name.rpartition(".")[2] not in _STATISTICS]
         return sum(prod(file.get_slice(name).get_shape()) for name in learned)
 
 
@@ -85,11 +110,7 @@ def file_fingerprint(path: str | Path) -> str:
     path = find_model(path)
     spec = read_header(path).spec
     with _opened(path) as file:
-        names = [name for name in file.keys() if name.startswith(_EXTRACTOR)]  # noqa: SIM118
-        try:
-            weights = {name.removeprefix(_EXTRACTOR): file.get_tensor(name) for name in names}
-        except (TypeError, AttributeError) as error:  # numpy has no such numbers, and no model of ours
-            raise ModelError(f"the weights in {path} are of another kind: {_brief(error)}") from error
+        weights = _tensors(path, file, _EXTRACTOR)
     return _digest(spec, weights)
 
 
@@ -98,15 +119,39 @@ def save_model(
     model: "Model",
     provenance: dict[str, Any] | None = None,
     trained_on: TrainedOn | None = None,
+    calibration: Calibration | None = None,
 ) -> None:
     """Write the model to `path`, whole or not at all."""
-    from safetensors.torch import save
+    header = Header(
+        spec=model.spec,
+        trained_on=trained_on or TrainedOn(),
+        provenance=provenance or {},
+        calibration=calibration or Calibration(),
+    )
+    write_model(path, header, weights_of(model))
 
-    header = Header(spec=model.spec, trained_on=trained_on or TrainedOn(), provenance=provenance or {})
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    content = save(tensors, metadata={_KEY: header.model_dump_json()})
+
+def write_model(path: str | Path, header: Header, tensors: Mapping[str, npt.NDArray[np.generic]]) -> None:
+    """Write a model file, whole or not at all."""
+    header = header.model_copy(update={"format": FORMAT})
+    content = save(dict(tensors), metadata={_KEY: header.model_dump_json()})
     with replacing_file(Path(path)) as part:
         part.write_bytes(content)  # and not `save_file`, which hides a full disk in an error of its own
+
+
+def weights_of(model: "Model") -> dict[str, npt.NDArray[np.generic]]:
+    """Return every weight of a model by its name in a model file."""
+    state = model.state_dict().items()
+    return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state}
+
+
+def read_taught(path: str | Path) -> tuple[Path, Header, dict[str, npt.NDArray[np.generic]]]:
+    """Return a model file's path, its header, and the tensors of its taught categories."""
+    path = find_model(path)
+    with _opened(path) as file:
+        header = _parse_header(path, file.metadata() or {})
+        tensors = _tensors(path, file, TAUGHT)
+    return path, header, tensors
 
 
 def load_model(path: str | Path) -> "Model":
@@ -126,7 +171,7 @@ def load_model(path: str | Path) -> "Model":
     except (RuntimeError, OverflowError) as error:
         raise ModelError(f"{path} describes an impossible model: {_brief(error)}") from error
     try:
-        weights = load_file(path)
+        weights = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(TAUGHT)}
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
     for name in sorted({*expected, *weights}):
@@ -150,10 +195,17 @@ def fingerprint(model: "Model") -> str:
     return _digest(model.spec, {name: tensor.detach().cpu().numpy() for name, tensor in state})
 
 
+def digest_of(spec: ModelSpec, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:
+    """Return a digest of a whole model: what taught vectors depend on."""
+    return _digest_of(spec.model_dump(), weights)
+
+
 def _digest(spec: ModelSpec, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:
-    digest = hashlib.sha256()
-    words = [spec.extractor, spec.last_relu, spec.preprocessing.model_dump()]
-    digest.update(json.dumps(words).encode())
+    return _digest_of([spec.extractor, spec.last_relu, spec.preprocessing.model_dump()], weights)
+
+
+def _digest_of(words: object, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:
+    digest = hashlib.sha256(json.dumps(words).encode())
     for name, values in sorted(weights.items()):
         digest.update(name.encode())
         digest.update(values.tobytes())
@@ -169,15 +221,24 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
 
 
+def _tensors(path: Path, file: Any, start: str) -> dict[str, npt.NDArray[np.generic]]:  # noqa: ANN401
+    """Return the tensors whose names begin with `start`, without it."""
+    names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
+    try:
+        return {name.removeprefix(start): file.get_tensor(name) for name in names}
+    except (TypeError, AttributeError) as error:  # numpy has no such numbers, and no model of ours
+        raise ModelError(f"the numbers in {path} are of another kind: {_brief(error)}") from error
+
+
 def _parse_header(path: Path, metadata: dict[str, str]) -> Header:
     if _KEY not in metadata:
         raise ModelError(f"{path} is a safetensors file, but not one that recollect wrote")
     try:
         words = json.loads(metadata[_KEY])
-        if isinstance(words, dict) and words.get("format") != FORMAT:
+        if isinstance(words, dict) and words.get("format") not in range(1, FORMAT + 1):
             raise ModelError(
-                f"{path} has format {str(words.get('format'))[:20]}; this version reads format {FORMAT}: "
-                "train it again, or use the version that wrote it"
+                f"{path} has format {str(words.get('format'))[:20]}; this version reads formats up to "
+                f"{FORMAT}: use the version that wrote it, or a newer one"
             )
         return Header.model_validate(words)
     except (ValueError, RecursionError) as error:

@@ -55,7 +55,7 @@ def test_the_loss_is_the_mean_over_queries_among_remaining_and_fake_novel_catego
     model = make_model(classifier=classifier)
     stage = stage_of(model, tiny_split, shots=shots)
     losses, hits = [], []
-    tasks, views, counts = stage.episodes(3)
+    tasks, views, counts = stage.episodes[3]
     labels = tiny_split.base_train.labels
     for task in range(len(tasks)):
         ways = tasks.ways[task].tolist()
@@ -128,7 +128,7 @@ def test_fake_novel_categories_leave_no_trace(make_model, tiny_split, classifier
     model = make_model(classifier=classifier, generator=generator)
     stage = stage_of(model, tiny_split, episodes=1)
     for step in range(3):
-        tasks, _, _ = stage.episodes(step)
+        tasks, _, _ = stage.episodes[step]
         hidden = tasks.ways[0]
         loss, share, found = gradients(stage, step)
         assert (found["classifier.weight"][hidden] == 0).all()
@@ -148,7 +148,7 @@ def test_fake_novel_categories_leave_no_trace(make_model, tiny_split, classifier
 
 def test_categories_that_remain_do_leave_a_trace(tiny_model, tiny_split):
     stage = stage_of(tiny_model, tiny_split, episodes=1)
-    hidden = stage.episodes(0)[0].ways[0].tolist()
+    hidden = stage.episodes[0][0].ways[0].tolist()
     shown = next(category for category in range(7) if category not in hidden)
     loss, _, _ = gradients(stage)
     for parameter in (tiny_model.classifier.weight, tiny_model.generator.keys):
@@ -173,18 +173,18 @@ def test_the_extractor_never_runs_inside_a_step(tiny_model, tiny_split, monkeypa
 
 def test_mixed_shots_are_drawn_uniformly_and_fixed_ones_stay(tiny_model, tiny_split):
     mixed = stage_of(tiny_model, tiny_split, episodes=8)
-    counts = Counter(int(count) for step in range(64) for count in mixed.episodes(step)[2])
+    counts = Counter(int(count) for step in range(64) for count in mixed.episodes[step][2])
     assert set(counts) == {1, 2, 3}
     assert all(120 < count < 222 for count in counts.values())  # 512 / 3 each, five standard errors
     fixed = stage_of(tiny_model, tiny_split, shots=2)
-    assert all((fixed.episodes(step)[2] == 2).all() for step in range(5))
-    assert fixed.episodes(0)[0].support.shape == (4, 2, 2)
+    assert all((fixed.episodes[step][2] == 2).all() for step in range(5))
+    assert fixed.episodes[0][0].support.shape == (4, 2, 2)
 
 
 def test_absent_examples_do_not_matter(tiny_model, tiny_split):
     stage = stage_of(tiny_model, tiny_split, episodes=1)
-    step = next(step for step in range(64) if int(stage.episodes(step)[2][0]) == 1)
-    tasks, views, _ = stage.episodes(step)
+    step = next(step for step in range(64) if int(stage.episodes[step][2][0]) == 1)
+    tasks, views, _ = stage.episodes[step]
     loss, _, _ = gradients(stage, step)
     rows = views[0, :6].view(2, 3) * stage.pictures + tasks.support[0]
     used = {int(row) for row in rows[:, 0]} | set(
@@ -201,11 +201,11 @@ def test_absent_examples_do_not_matter(tiny_model, tiny_split):
 def test_episodes_of_a_step_do_not_depend_on_the_steps_before(make_model, tiny_split):
     stage, other = (stage_of(make_model(), tiny_split) for _ in range(2))
     for step in range(70):
-        stage.episodes(step)
+        stage.episodes[step]
     for step in (69, 3, 64, 0):  # as a resumed run would ask
         (tasks, views, shots), (tasks_again, views_again, shots_again) = (
-            stage.episodes(step),
-            other.episodes(step),
+            stage.episodes[step],
+            other.episodes[step],
         )
         assert torch.equal(tasks.support, tasks_again.support)
         assert torch.equal(tasks.base_queries, tasks_again.base_queries)
@@ -216,7 +216,7 @@ def test_episodes_of_a_step_do_not_depend_on_the_steps_before(make_model, tiny_s
 def test_no_two_steps_and_no_two_seeds_have_the_same_episodes(make_model, tiny_split):
     stages = [stage_of(make_model(), tiny_split, seed=seed) for seed in (0, 1)]
     drawn = [
-        tuple(stage.episodes(step)[0].base_queries.flatten().tolist())
+        tuple(stage.episodes[step][0].base_queries.flatten().tolist())
         for stage in stages
         for step in range(130)
     ]
@@ -225,7 +225,7 @@ def test_no_two_steps_and_no_two_seeds_have_the_same_episodes(make_model, tiny_s
 
 def test_every_view_takes_part(tiny_model, tiny_split):
     stage = stage_of(tiny_model, tiny_split, views=3)
-    views = torch.cat([stage.episodes(step)[1].flatten() for step in range(20)])
+    views = torch.cat([stage.episodes[step][1].flatten() for step in range(20)])
     assert set(views.tolist()) == {0, 1, 2}
 
 

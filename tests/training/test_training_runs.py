@@ -13,7 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
+from pictures import write_folder
 from recollect.errors import ConfigError, DataError, ModelError, Stopped, StorageError
+from recollect.model.spec import Calibration
 from recollect.modelfile import load_model, read_header
 from recollect.storage import locked
 from recollect.training import curves, loop
@@ -159,6 +161,7 @@ def test_a_run_killed_in_the_middle_and_resumed_ends_with_the_same_weights(
 
     train(RunFolder(out).config(), out, resume=True)
     assert_same(weights(finished), weights(out))
+    assert read_header(out).calibration == read_header(finished).calibration
     steps = [(line["stage"], line["step"], "both" in line) for line in RunFolder(out).metrics()]
     assert len(steps) == len(set(steps)), "a step was logged twice"
 
@@ -222,6 +225,40 @@ def test_the_mean_generator_needs_no_stage_two(pictures, tmp_path):
     train(configured(pictures, generator="mean"), tmp_path / "run")
     assert {line["stage"] for line in RunFolder(tmp_path / "run").metrics()} == {1}
     assert read_header(tmp_path / "run").provenance["finished"]
+    assert read_header(tmp_path / "run").calibration.report["ece_after"] >= 0
+
+
+def test_a_finished_run_is_calibrated_and_what_it_learned_on_the_way_is_not(finished):
+    found = read_header(finished).calibration
+    assert found.temperature != 1
+    assert found.report["harmonic_after"] >= found.report["harmonic_before"]
+    assert read_header(finished / "stage1.safetensors").calibration == Calibration()
+
+
+def test_a_calibration_that_fails_does_not_lose_the_training(
+    pictures, finished, tmp_path, monkeypatch, caplog
+):
+    def failing(*_, **__):
+        raise ZeroDivisionError("no such luck")
+
+    monkeypatch.setattr("recollect.training.train.calibrate", failing)
+    train(configured(pictures), tmp_path / "run")
+    header = read_header(tmp_path / "run")
+    assert header.provenance["finished"]
+    assert header.calibration == Calibration()
+    assert "not calibrated" in caplog.text
+    assert "no such luck" in caplog.text
+    assert_same(weights(finished), weights(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("options", [{}, {"classifier": "dot", "generator": "mean"}], ids=["usual", "dot"])
+def test_two_categories_of_eight_pictures_are_enough(tmp_path, options, caplog):
+    data = write_folder(tmp_path / "data", {"cat": 8, "dog": 8})
+    train(configured(data, **options), tmp_path / "run")
+    found = read_header(tmp_path / "run").calibration
+    assert "not calibrated" not in caplog.text
+    assert 0.05 <= found.temperature <= 20
+    assert found.unknown is None  # too few pictures to know a share of 5 % from
 
 
 @pytest.mark.parametrize(

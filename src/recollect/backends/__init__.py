@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from recollect.model.spec import ModelSpec
+from recollect.modelfile import Header
 
 Floats = npt.NDArray[np.float32]
 
@@ -13,7 +13,8 @@ Floats = npt.NDArray[np.float32]
 class Backend(Protocol):
     """What a recogniser needs of a model."""
 
-    spec: ModelSpec
+    header: Header
+    fingerprint: str  # of every weight: taught categories belong to one model
     base_vectors: Floats  # W_base (k, d)
     scale: float  # τ
 
@@ -23,4 +24,12 @@ class Backend(Protocol):
 
     def generate(self, features: Floats) -> Floats:
         """Return each example's term (n, d); a category's vector is the mean of its examples' terms."""
+        ...
+
+    def attend(self, features: Floats) -> Floats | None:
+        """Return how much each example leans on each base category (n, k), or `None` without attention."""
+        ...
+
+    def weights(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return every weight by its name in a model file."""
         ...

@@ -7,23 +7,25 @@ import numpy.typing as npt
 import torch
 
 from recollect.backends import Floats
+from recollect.model.generator import AttentionGenerator
 from recollect.model.model import Model
-from recollect.modelfile import load_model
+from recollect.modelfile import Header, digest_of, load_model, read_header, weights_of
 
 
 class TorchBackend:
     """Computes with a model in evaluation mode."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, header: Header | None = None) -> None:
         self._model = model.eval()
-        self.spec = model.spec
+        self.header = header or Header(spec=model.spec)
+        self.fingerprint = digest_of(model.spec, self.weights())
         self.base_vectors: Floats = model.classifier.weight.detach().cpu().numpy().copy()
         self.scale = float(model.classifier.scale.detach())
 
     @classmethod
     def load(cls, path: str | Path) -> "TorchBackend":
         """Read a model file or a run folder."""
-        return cls(load_model(path))
+        return cls(load_model(path), read_header(path))
 
     @torch.inference_mode()
     def embed(self, pixels: npt.NDArray[np.uint8]) -> Floats:
@@ -36,3 +38,17 @@ class TorchBackend:
         """Return each example's term (n, d)."""
         terms: Floats = self._model.terms(torch.from_numpy(features)).numpy()
         return terms
+
+    @torch.inference_mode()
+    def attend(self, features: Floats) -> Floats | None:
+        """Return how much each example leans on each base category (n, k), or `None` without attention."""
+        generator = self._model.generator
+        if not isinstance(generator, AttentionGenerator):
+            return None
+        seen = self._model.classifier.view(torch.from_numpy(features))
+        leaning: Floats = generator.attend(seen).numpy()
+        return leaning
+
+    def weights(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return every weight by its name in a model file."""
+        return weights_of(self._model)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recollect.model.draws import normal
 from recollect.model.spec import ClassifierKind
 
 FIRST_SCALE: dict[ClassifierKind, float] = {"cosine": 10.0, "dot": 1.0}
@@ -32,7 +33,7 @@ class Classifier(nn.Module):
     def __init__(self, categories: int, width: int, kind: ClassifierKind) -> None:
         super().__init__()
         self.kind: ClassifierKind = kind
-        self.weight = nn.Parameter(torch.randn(categories, width) * sqrt(2 / width))
+        self.weight = nn.Parameter(normal(categories, width, sqrt(2 / width)))
         self.scale = nn.Parameter(torch.tensor(FIRST_SCALE[kind]))
 
     def view(self, v: Tensor) -> Tensor:

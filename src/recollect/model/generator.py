@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.model.classifier import unit
+from recollect.model.draws import normal, only_shapes
 from recollect.model.spec import GeneratorKind
 
 FIRST_SHARPNESS = 10.0
@@ -85,11 +86,12 @@ class AttentionGenerator(nn.Module):
         self.phi_avg = nn.Parameter(torch.ones(width))
         self.phi_att = nn.Parameter(torch.ones(width))
         self.phi_q = nn.Linear(width, width)
-        self.keys = nn.Parameter(torch.randn(categories, width) * sqrt(2 / width))
+        self.keys = nn.Parameter(normal(categories, width, sqrt(2 / width)))
         self.sharpness = nn.Parameter(torch.tensor(float(sharpness)))
-        with torch.no_grad():
-            self.phi_q.weight.copy_(torch.eye(width) + 0.001 * torch.randn(width, width))
-            self.phi_q.bias.zero_()
+        if not only_shapes():
+            with torch.no_grad():
+                self.phi_q.weight.copy_(torch.eye(width) + normal(width, width, 0.001))
+                self.phi_q.bias.zero_()
 
     def attend(self, z: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Return how much each example leans on each base category, (…, k)."""

@@ -1,42 +1,21 @@
-"""A whole model: extractor, classifier and generator, with the words of its `ModelSpec`."""
+"""A whole model: extractor, classifier and generator, with the words of its `ModelSpec`; its head alone."""
 
 import torch
 from torch import Tensor, nn
 
 from recollect.model.classifier import Classifier
 from recollect.model.extractors import build_extractor
-from recollect.model.generator import FIRST_SHARPNESS, Memory, build_generator, compose
+from recollect.model.generator import FIRST_SHARPNESS, Generator, Memory, build_generator, compose
 from recollect.model.spec import GeneratorKind, ModelSpec
 
 
-class Model(nn.Module):
-    """F, C and G together; `spec` says which, and how pictures are prepared for them."""
+class Head(nn.Module):
+    """C and G together: all that stands on features, wherever those come from."""
 
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, classifier: Classifier, generator: Generator) -> None:
         super().__init__()
-        self.spec = spec
-        size = spec.preprocessing.size
-        self.extractor, self.width = build_extractor(spec.extractor, last_relu=spec.last_relu, size=size)
-        self.classifier = Classifier(len(spec.categories), self.width, spec.classifier)
-        self.generator = build_generator(spec.generator, len(spec.categories), self.width)
-        self.register_buffer("mean", torch.tensor(spec.preprocessing.mean), persistent=False)
-        self.register_buffer("std", torch.tensor(spec.preprocessing.std), persistent=False)
-
-    def replace_generator(self, kind: GeneratorKind, sharpness: float = FIRST_SHARPNESS) -> None:
-        """Put a new, untrained generator of the given kind in the place of the present one."""
-        self.spec = self.spec.model_copy(update={"generator": kind})
-        generator = build_generator(kind, len(self.spec.categories), self.width, sharpness)
-        self.generator = generator.to(self.mean.device)
-
-    def embed(self, pixels: Tensor) -> Tensor:
-        """z = F(x | θ): uint8 pixels (n, size, size, 3) → features (n, d)."""
-        # (n, h, w, 3) seen as (n, 3, h, w) already is channels-last: no copy.
-        x = ((pixels.to(self.mean.dtype) - self.mean) / self.std).permute(0, 3, 1, 2)
-        features: Tensor = self.extractor(x)
-        return features
+        self.classifier = classifier
+        self.generator = generator
 
     def terms(self, support: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Return each example's term of w' (…, d).
@@ -70,3 +49,34 @@ class Model(nn.Module):
         if hidden is not None:
             base = base.masked_fill(hidden.unsqueeze(1), -torch.inf)
         return base, novel
+
+
+class Model(Head):
+    """F, C and G together; `spec` says which, and how pictures are prepared for them."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, spec: ModelSpec) -> None:
+        size, count = spec.preprocessing.size, len(spec.categories)
+        extractor, width = build_extractor(spec.extractor, last_relu=spec.last_relu, size=size)
+        super().__init__(
+            Classifier(count, width, spec.classifier), build_generator(spec.generator, count, width)
+        )
+        self.spec = spec
+        self.extractor, self.width = extractor, width
+        self.register_buffer("mean", torch.tensor(spec.preprocessing.mean), persistent=False)
+        self.register_buffer("std", torch.tensor(spec.preprocessing.std), persistent=False)
+
+    def replace_generator(self, kind: GeneratorKind, sharpness: float = FIRST_SHARPNESS) -> None:
+        """Put a new, untrained generator of the given kind in the place of the present one."""
+        self.spec = self.spec.model_copy(update={"generator": kind})
+        generator = build_generator(kind, len(self.spec.categories), self.width, sharpness)
+        self.generator = generator.to(self.mean.device)
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """z = F(x | θ): uint8 pixels (n, size, size, 3) → features (n, d)."""
+        # (n, h, w, 3) seen as (n, 3, h, w) already is channels-last: no copy.
+        x = ((pixels.to(self.mean.dtype) - self.mean) / self.std).permute(0, 3, 1, 2)
+        features: Tensor = self.extractor(x)
+        return features

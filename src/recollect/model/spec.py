@@ -51,3 +51,32 @@ class ModelSpec(Frozen):
         if len(set(self.categories)) != len(self.categories):
             raise ValueError("two base categories have the same name")
         return self
+
+
+class Unknown(Frozen):
+    """When a picture is of no known category: when its best score is too low.
+
+    A picture's clearance is its best score, bias included, − threshold − rise · ln(1 + taught categories);
+    below 0 it is called unknown, as `false_alarms` of the known ones' validation pictures are. The more
+    categories there are, the higher is the best score of any picture: `rise` makes up for that. A picture is
+    of none of them with probability 1 / (1 + exp(steepness · clearance − offset)): below 0, at least ½.
+    """
+
+    threshold: float
+    rise: Annotated[float, Field(ge=0)] = 0.0
+    steepness: Annotated[float, Field(gt=0)]
+    offset: Annotated[float, Field(ge=0)]
+    false_alarms: Annotated[float, Field(ge=0, le=1)]
+
+
+class Calibration(Frozen):
+    """How scores become answers one can use; fitted on validation categories and pictures.
+
+    Probabilities are softmax((scores + bias of taught ones) / temperature). The report has validation
+    figures in percent, before and after. Without a calibration scores are taken as they are.
+    """
+
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    bias: float = 0.0
+    unknown: Unknown | None = None
+    report: dict[str, float] = Field(default_factory=dict)

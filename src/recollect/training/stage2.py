@@ -8,22 +8,18 @@ import os
 import threading
 from dataclasses import replace
 
-import numpy as np
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from recollect.data.features import augmented_views
 from recollect.data.splits import Split
-from recollect.data.tasks import Tasks, TaskSampler, TaskShape
+from recollect.data.tasks import TaskSampler, TaskShape
 from recollect.errors import ConfigError, DataError, Stopped
 from recollect.model.model import Model
 from recollect.training.config import Config
+from recollect.training.episodes import Episodes, episode_loss, pictures_of
 from recollect.training.loop import Stage
 from recollect.training.selection import Judgement
 from recollect.training.stage1 import augmentation
-
-_BLOCK = 64  # steps whose episodes are drawn together
 
 
 class EpisodicTraining(Stage):
@@ -35,16 +31,17 @@ class EpisodicTraining(Stage):
     def __init__(self, model: Model, split: Split, config: Config, views: Tensor) -> None:
         super().__init__(model, config.stage2, config)
         self.select = config.select
-        recipe = config.stage2
-        labels = split.base_train.labels
-        self.mixed = config.shots == "mixed"
-        self.count = recipe.episodes
-        self.sampler, self.shape = episodes_of(split, config)
         self.views = views.to(model.mean.device).flatten(0, 1)  # (views · n, d)
-        self.pictures = len(labels)
+        self.pictures = len(split.base_train)
+        self.episodes = Episodes(
+            *episodes_of(split, config),
+            count=config.stage2.episodes,
+            views=len(views),
+            mixed=config.shots == "mixed",
+            seed=config.seed,
+        )
         self.judgement = Judgement(split, config.select_shots, config)
-        self._judged = self.judgement.features(model)
-        self._block: tuple[int, Tasks, Tensor, Tensor] | None = None
+        self.held_out = self.judgement.features(model)
 
     def learned(self) -> list[nn.Parameter]:
         """Return φ, keys, γ, W_base and τ; θ is frozen."""
@@ -52,44 +49,13 @@ class EpisodicTraining(Stage):
 
     def loss(self, step: int) -> tuple[Tensor, Tensor]:
         """Classify the queries of a step's episodes over the remaining base and the fake-novel categories."""
-        tasks, views, shots = self.episodes(step)
-        device = self.views.device
-        hidden = tasks.hidden(len(self.model.spec.categories)).to(device)
-        ways, most = self.shape.ways, self.shape.shots
-        rows = torch.cat([tasks.support.flatten(1), tasks.novel_queries, tasks.base_queries], dim=1)
-        features = self.views[(views * self.pictures + rows).to(device)].float()
-        support, queries = features[:, : ways * most], features[:, ways * most :]
-        base, novel = self.model.joint_scores(
-            support.view(len(tasks), ways, most, -1),
-            queries,
-            present=(torch.arange(most) < shots[:, None]).float().unsqueeze(1).to(device),
-            hidden=hidden,
-        )
-        scores = torch.cat([base, novel], dim=2).flatten(0, 1)
-        targets = (
-            torch.cat([tasks.novel_targets + base.shape[2], tasks.base_targets], dim=1).flatten().to(device)
-        )
-        return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
-
-    def episodes(self, step: int) -> tuple[Tasks, Tensor, Tensor]:
-        """Return a step's episodes, the view of every picture in them, and their numbers of shots N'."""
-        block, place = divmod(step, _BLOCK)
-        count = self.count
-        if self._block is None or self._block[0] != block:
-            rng = np.random.default_rng([self.seed, 2, block])
-            tasks = self.sampler.draw(self.shape, _BLOCK * count, int(rng.integers(2**63)))
-            drawn = self.shape.ways * (self.shape.shots + self.shape.queries) + self.shape.base_count
-            views = rng.integers(0, len(self.views) // self.pictures, (len(tasks), drawn))
-            low = 1 if self.mixed else self.shape.shots
-            shots = rng.integers(low, self.shape.shots + 1, len(tasks))
-            self._block = (block, tasks, torch.from_numpy(views), torch.from_numpy(shots))
-        _, tasks, all_views, all_shots = self._block
-        some = slice(place * count, (place + 1) * count)
-        return tasks[some], all_views[some], all_shots[some]
+        tasks, views, shots = self.episodes[step]
+        rows = (views * self.pictures + pictures_of(tasks)).to(self.views.device)
+        return episode_loss(self.model, tasks, self.views[rows].float(), shots)
 
     def judge(self) -> dict[str, float]:
         """Return validation figures with the generator as it is now."""
-        return self.judgement.figures(self.model, *self._judged)
+        return self.judgement.figures(self.model, *self.held_out)
 
 
 def episodes_of(split: Split, config: Config) -> tuple[TaskSampler, TaskShape]:

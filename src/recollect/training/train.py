@@ -1,5 +1,6 @@
 """A whole training: from a configuration to `model.safetensors` in a run folder."""
 
+import logging
 import platform
 import threading
 import time
@@ -13,14 +14,16 @@ from torch import Tensor
 
 from recollect import machine
 from recollect.data.catalogue import load_data
+from recollect.data.features import FeatureSet
 from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped
 from recollect.model.extractors import build_extractor
 from recollect.model.model import Model
-from recollect.model.spec import ModelSpec
+from recollect.model.spec import Calibration, ModelSpec
 from recollect.modelfile import TrainedOn, load_model, read_header, save_model
 from recollect.storage import locked
 from recollect.training.budget import fit_to_minutes
+from recollect.training.calibration import calibrate
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.loop import run_stage, step_seed, stop_on_signals
@@ -28,6 +31,8 @@ from recollect.training.runfolder import RunFolder
 from recollect.training.selection import Judgement
 from recollect.training.stage1 import BaseClassification
 from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
+
+log = logging.getLogger(__name__)
 
 
 def train(config: Config, out: Path, *, resume: bool = False) -> None:
@@ -148,6 +153,7 @@ def learn_generator(
     facts: dict[str, Any] = {name: first[name] for name in known if name in first}
     if not folder.model.exists():
         _save(folder.model, model, config, **facts)
+    held_out = None
     if config.generator != "mean":
         began = time.monotonic()
         torch.manual_seed(step_seed(config.seed, 2, 0))
@@ -162,17 +168,39 @@ def learn_generator(
             if stage.judged:  # an untrained generator would be worse than the plain means already there
                 _save(folder.model, model, config, **{**facts, "validation": folder.validation(2)})
             raise
-        facts |= {"episodes_seen": stage.steps * stage.count, "validation": folder.validation(2)}
-    _save(folder.model, model, config, finished=True, **facts)
+        facts |= {"episodes_seen": stage.steps * stage.episodes.count, "validation": folder.validation(2)}
+        held_out = stage.held_out
+    calibration = _calibrate(model, config, split, held_out)
+    _save(folder.model, model, config, calibration, finished=True, **facts)
     folder.checkpoint(2).unlink(missing_ok=True)
     draw_curves(folder)
+
+
+def _calibrate(
+    model: Model, config: Config, split: Split, held_out: tuple[FeatureSet | None, FeatureSet] | None
+) -> Calibration:
+    """Fit how scores become answers; whatever goes wrong there, a finished training is not lost."""
+    try:
+        features = held_out or Judgement(split, config.select_shots, config).features(model)
+        return calibrate(model, *features, seed=config.seed)
+    except Exception as error:  # noqa: BLE001
+        log.warning("the model is not calibrated, its scores are taken as they are: %s", error)
+        return Calibration()
 
 
 def _trained_on(config: Config) -> TrainedOn:
     return TrainedOn(split=config.split, skip_bad=config.skip_bad, key=config.data_key)
 
 
-def _save(path: Path, model: Model, config: Config, *, finished: bool = False, **facts: Any) -> None:  # noqa: ANN401
+def _save(
+    path: Path,
+    model: Model,
+    config: Config,
+    calibration: Calibration | None = None,
+    *,
+    finished: bool = False,
+    **facts: Any,  # noqa: ANN401
+) -> None:
     provenance = {
         "finished": finished,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -182,4 +210,4 @@ def _save(path: Path, model: Model, config: Config, *, finished: bool = False, *
         "config": config.model_dump(mode="json"),
         **facts,
     }
-    save_model(path, model, provenance, _trained_on(config))
+    save_model(path, model, provenance, _trained_on(config), calibration)

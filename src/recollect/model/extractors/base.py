@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.errors import ModelError
+from recollect.model.draws import only_shapes
 
 
 class Extractor(nn.Module, ABC):
@@ -69,6 +70,7 @@ def build_extractor(name: str, *, last_relu: bool = False, size: int) -> tuple[E
             f"pictures of {size}×{size} are too small for the extractor '{name}'; "
             f"use --size {smallest} or more, or another extractor"
         )
-    extractor.initialise()
+    if not only_shapes():
+        extractor.initialise()
     extractor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
     return extractor, width

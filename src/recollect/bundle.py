@@ -1,0 +1,105 @@
+"""Taught categories as a part of a model file: words in its header, features among its tensors."""
+
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recollect.errors import ModelError, StoreError
+from recollect.modelfile import TAUGHT, Header, KeptCategory, KeptExample
+from recollect.store import Content, Example, Taught, fold, tidy
+
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+
+
+def pack(content: Content) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
+    """Return what a store holds as fields of a model file's header, and as tensors."""
+    taught = tuple(
+        KeptCategory(
+            id=category.id,
+            name=category.name,
+            examples=tuple(
+                KeptExample(id=one.id, added=one.added, thumbnail=len(one.thumbnail or b""))
+                for one in examples
+            ),
+        )
+        for category, examples in content.categories
+    )
+    last = content.last_category, content.last_example
+    words = {"taught": taught, "last_ids": last if any(last) else None}
+    kept = [one for _, examples in content.categories for one in examples]
+    if not kept:
+        return words, {}
+    return words, {
+        f"{TAUGHT}features": np.stack([one.feature for one in kept]),
+        f"{TAUGHT}terms": np.stack([one.term for one in kept]),
+        f"{TAUGHT}thumbnails": np.frombuffer(b"".join(one.thumbnail or b"" for one in kept), np.uint8),
+    }
+
+
+def unpack(path: Path, header: Header, tensors: Tensors, width: int) -> Content:
+    """Return what `pack` made words and tensors of, with features of `width`; refuse what does not fit."""
+    kept = [one for category in header.taught for one in category.examples]
+    wrong = _wrong_words(header, kept) or (kept and _wrong_tensors(tensors, kept, width))
+    if wrong:
+        raise ModelError(f"the taught categories in {path} are damaged: {wrong}")
+    last_category, last_example = header.last_ids or (0, 0)
+    if not kept:
+        return Content((), last_category, last_example)
+    sizes = [one.thumbnail for one in kept]
+    small = tensors["thumbnails"].tobytes()
+    rows = zip(tensors["features"], tensors["terms"], sizes, accumulate(sizes), kept, strict=True)
+    examples = iter(
+        Example(feature, term, small[end - size : end] or None, one.id, one.added)
+        for feature, term, size, end, one in rows
+    )
+    categories = [
+        (
+            Taught(category.id, category.name, len(category.examples), 1),
+            [next(examples) for _ in category.examples],
+        )
+        for category in header.taught
+    ]
+    return Content(categories, last_category, last_example)
+
+
+def _wrong_words(header: Header, kept: list[KeptExample]) -> str | None:
+    """Say what no store would hold like this."""
+    last_category, last_example = header.last_ids or (0, 0)
+    orders = [
+        ([category.id for category in header.taught], last_category),
+        *(([one.id for one in category.examples], last_example) for category in header.taught),
+    ]
+    if not all(_rise(ids, last) for ids, last in orders) or len({one.id for one in kept}) != len(kept):
+        return "their ids contradict each other"
+    names = [*header.spec.categories, *(category.name for category in header.taught)]
+    if len({fold(name) for name in names}) != len({*map(fold, header.spec.categories)}) + len(header.taught):
+        return "two of them, or one and a base category, have the same name"
+    try:
+        strange = [category.name for category in header.taught if tidy(category.name) != category.name]
+    except StoreError as error:
+        return str(error)
+    return f"the name {strange[0]!r} is not in the form that is kept" if strange else None
+
+
+def _wrong_tensors(tensors: Tensors, kept: list[KeptExample], width: int) -> str | None:
+    """Say which tensor is not the one that the words speak of."""
+    numbers = (len(kept), width), np.dtype(np.float32)
+    expected = {
+        "features": numbers,
+        "terms": numbers,
+        "thumbnails": ((sum(one.thumbnail for one in kept),), np.dtype(np.uint8)),
+    }
+    for name, (shape, kind) in expected.items():
+        found = tensors.get(name)
+        if found is None or found.shape != shape or found.dtype != kind or not np.isfinite(found).all():
+            return f"'{name}' does not fit its words"
+    return None
+
+
+def _rise(ids: Iterable[int], last: int) -> bool:
+    ids = [0, *ids]
+    return ids == sorted(set(ids)) and ids[-1] <= last

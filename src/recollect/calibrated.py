@@ -1,0 +1,38 @@
+"""From scores to answers: the arithmetic of a calibration, for arrays of scores."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recollect.model.spec import Unknown
+
+Array = npt.NDArray[Any]  # of floats, single or double
+
+
+def joint_scores(base: Array, novel: Array, bias: float = 0.0) -> Array:
+    """Return scores (n, k) and (n, taught) side by side, the bias added to those of taught categories."""
+    joint = np.concatenate([base, novel], axis=1)
+    joint[:, base.shape[1] :] += joint.dtype.type(bias)
+    return joint
+
+
+def softmax(scores: Array, temperature: float = 1.0) -> Array:
+    """Return the probabilities of scores that are divided by a temperature, over the last axis."""
+    exponents: Array = (scores - scores.max(axis=-1, keepdims=True)) / scores.dtype.type(temperature)
+    np.exp(exponents, out=exponents)
+    exponents /= exponents.sum(axis=-1, keepdims=True)
+    return exponents
+
+
+def clearance(best: Array, taught: int, unknown: Unknown) -> Array:
+    """Return how far best scores (n,) lie above what a known picture's should reach; below 0: unknown."""
+    cleared: Array = best.astype(np.float64) - unknown.rise * np.log1p(taught) - unknown.threshold
+    return cleared
+
+
+def unknown_probability(cleared: Array, unknown: Unknown) -> Array:
+    """Return the probability that a picture is of no known category, if as many are as are not."""
+    with np.errstate(over="ignore"):  # 1 / (1 + ∞) = 0 is right
+        probability: Array = 1 / (1 + np.exp(unknown.steepness * cleared - unknown.offset))
+    return probability

@@ -1,0 +1,252 @@
+"""The scikit-learn face, for people who bring their own features."""
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Self, get_args
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from recollect.errors import EstimatorError
+from recollect.model.spec import GeneratorKind
+from recollect.vectors import Floats, VectorTable, unit
+
+Labels = npt.NDArray[Any]
+_LABEL_KINDS = ("iuf", "UO")  # labels of one of these can stand beside each other: numbers, text
+
+
+@dataclass
+class _Lesson:
+    """What is kept of a taught category: the sum of its examples' terms, and how many there were."""
+
+    id: int
+    total: npt.NDArray[np.float64]
+    examples: int
+
+
+class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """A classifier of features that is taught further categories while it is used, without refitting.
+
+    `fit` learns the base categories as the paper's two stages do: W_base and τ of the cosine classifier by
+    ordinary classification, then the generator on episodes in which base categories play novel. `teach`
+    adds categories from one to a few examples at once and leaves the scores of all others as they were,
+    bit for bit; `forget` takes one away again.
+
+    Episodes need at least two categories of two examples; without them `generator_` is "mean". Categories
+    count alike, whatever their numbers of examples.
+
+    Parameters
+    ----------
+    generator : {"attention", "average", "mean"}, default="attention"
+        How the vector of a taught category is made of its examples (Eq. 8, 6 and 5 of the paper). "mean"
+        learns nothing on episodes; "attention" takes memory and time for d × d weights.
+    centre : bool, default=True
+        Subtract the mean of the base features before they are brought to unit length. Features that come
+        after a ReLU are all positive and hardly differ in direction without it.
+    steps : int, default=200
+        Training steps of each of the two stages.
+    learning_rate : float, default=0.05
+        The peak of the learning rate in both stages.
+    random_state : int, RandomState instance or None, default=None
+        An int gives the same weights every time.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        Base classes, sorted; after `teach` followed by the taught ones, in the order of teaching (sorted
+        within one call). Columns of scores and probabilities are in this order.
+    n_base_ : int
+        How many of `classes_` are base classes.
+    generator_ : str
+        The generator in use.
+    mean_ : ndarray of shape (n_features_in_,)
+        What is subtracted from features.
+    weights_ : dict of str to ndarray
+        W_base, τ and the generator's weights, by their names in a model file.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from recollect import RecollectClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> base = y < 8
+    >>> classifier = RecollectClassifier(random_state=0).fit(X[base][:1000], y[base][:1000])
+    >>> few = [*(y == 8).nonzero()[0][:5], *(y == 9).nonzero()[0][:5]]
+    >>> classifier.teach(X[few], y[few]).classes_.tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    >>> bool(classifier.score(X[1300:], y[1300:]) > 0.8)
+    True
+    >>> classifier.forget(9).classes_.tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+
+    def __init__(
+        self,
+        generator: GeneratorKind = "attention",
+        *,
+        centre: bool = True,
+        steps: int = 200,
+        learning_rate: float = 0.05,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.generator = generator
+        self.centre = centre
+        self.steps = steps
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """Learn the base categories from features (n, d) and their labels (n,); drop all taught before."""
+        self._check_parameters()
+        features, y = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(y)
+        classes, labels = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise EstimatorError(
+                f"2 or more base classes are needed, and there is 1 class: {classes.tolist()}"
+            )
+        mean = features.mean(axis=0, dtype=np.float64) if self.centre else np.zeros(features.shape[1])
+        self._learn(features, labels, mean.astype(np.float32))
+        self.classes_: Labels = classes
+        self.n_base_ = len(classes)
+        self._taught: dict[Any, _Lesson] = {}
+        self._lessons = 0  # ever taught: an id is never given again
+        self._vectors = VectorTable(features.shape[1])
+        return self
+
+    def teach(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """Add categories, or examples to taught ones, from features (n, d) and their labels (n,).
+
+        In any order and grouping the same examples make the same vector, to the precision of floats.
+        """
+        check_is_fitted(self)
+        features, y = validate_data(self, X, y, dtype=np.float32, reset=False)
+        check_classification_targets(y)
+        found, places = np.unique(y, return_inverse=True)
+        self._check_new(found)
+        terms = self._terms(unit(features - self.mean_))
+        new = [label not in self._taught for label in found.tolist()]
+        for place, label in enumerate(found.tolist()):
+            self._add(label, terms[places == place])
+        self.classes_ = np.concatenate([self.classes_, found[new]])
+        return self
+
+    def forget(self, label: Any) -> Self:  # noqa: ANN401
+        """Take a taught category away; every score is then as if it had never been taught."""
+        check_is_fitted(self)
+        if label not in self._taught:
+            base = label in self.classes_[: self.n_base_].tolist()
+            why = "is a base class, and only taught ones can be forgotten" if base else "was not taught"
+            raise EstimatorError(f"class {label!r} {why}; taught are: {list(self._taught)}")
+        self.classes_ = np.delete(self.classes_, self.n_base_ + list(self._taught).index(label))
+        self._vectors.drop(self._taught.pop(label).id)
+        return self
+
+    def decision_function(self, X: npt.ArrayLike) -> Floats:
+        """Return the scores of features (n, d) for every class, (n, classes).
+
+        As everywhere in scikit-learn, two classes give the second's score less the first's, (n,).
+        """
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: npt.ArrayLike) -> Floats:
+        """Return the softmax of the scores of features (n, d), (n, classes)."""
+        scores = self._scores(X)
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True), dtype=np.float64)
+        probabilities: Floats = (odds / odds.sum(axis=1, keepdims=True)).astype(np.float32)
+        return probabilities
+
+    def predict(self, X: npt.ArrayLike) -> Labels:
+        """Return the class of the highest score for features (n, d), (n,)."""
+        best = self._scores(X).argmax(axis=1)
+        answers: Labels = self.classes_[best]
+        return answers
+
+    def _check_parameters(self) -> None:
+        kinds = get_args(GeneratorKind)
+        if self.generator not in kinds:
+            raise EstimatorError(f"generator={self.generator!r}: choose one of {', '.join(map(repr, kinds))}")
+        check_scalar(self.steps, "steps", Integral, min_val=1)
+        check_scalar(self.learning_rate, "learning_rate", Real, min_val=0, include_boundaries="neither")
+
+    def _check_new(self, labels: Labels) -> None:
+        base = self.classes_[: self.n_base_]
+        kinds = {base.dtype.kind, labels.dtype.kind}
+        if len(kinds) > 1 and not any(kinds <= set(group) for group in _LABEL_KINDS):
+            raise EstimatorError(
+                f"labels to teach are of type {labels.dtype} and base classes {base.dtype}: use one for both"
+            )
+        known = set(base.tolist()).intersection(labels.tolist())
+        if known:
+            raise EstimatorError(
+                f"class {min(known)!r} is a base class, which only fit can learn: teach under another label"
+            )
+
+    def _learn(self, features: Floats, labels: npt.NDArray[np.int64], mean: Floats) -> None:
+        import torch
+
+        from recollect.training.head import train_head
+
+        head = train_head(
+            torch.from_numpy(unit(features - mean)),
+            labels.astype(np.int64),
+            self.generator,
+            steps=int(self.steps),
+            peak=float(self.learning_rate),
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+        )
+        weights = {name: weight.numpy().copy() for name, weight in head.state_dict().items()}
+        if not all(np.isfinite(weight).all() for weight in weights.values()):
+            raise EstimatorError(f"the training diverged: lower learning_rate={self.learning_rate}")
+        self.weights_: dict[str, Floats] = weights
+        self.mean_ = mean
+        self.generator_: GeneratorKind = "mean"
+        if "generator.phi_avg" in weights:
+            self.generator_ = "attention" if "generator.keys" in weights else "average"
+        self._base = unit(weights["classifier.weight"])
+
+    def _terms(self, seen: Floats) -> Floats:
+        """Return each example's term (n, d) of its category's vector."""
+        if self.generator_ == "mean":
+            return seen
+        import torch
+        from torch.nn import functional as F
+
+        from recollect.model.generator import attention_terms, attention_weights, average_terms
+
+        def phi(name: str) -> torch.Tensor:
+            # A classifier that was loaded as a memory map cannot be written to, which torch would warn of.
+            return torch.from_numpy(np.require(self.weights_[f"generator.{name}"], requirements="W"))
+
+        z = torch.from_numpy(seen)
+        terms = average_terms(z, phi("phi_avg"))
+        if self.generator_ == "attention":
+            queries = F.linear(z, phi("phi_q.weight"), phi("phi_q.bias"))
+            leaning = attention_weights(queries, phi("keys"), phi("sharpness"), None)
+            base = torch.from_numpy(np.require(self._base, requirements="W"))
+            terms = attention_terms(terms, leaning, base, phi("phi_att"))
+        found: Floats = terms.numpy()
+        return found
+
+    def _add(self, label: Any, terms: Floats) -> None:  # noqa: ANN401
+        """Add examples to a category, new or not: w' is the mean of all their terms."""
+        if label not in self._taught:
+            self._taught[label] = _Lesson(self._lessons, np.zeros(terms.shape[1]), 0)
+            self._lessons += 1
+        lesson = self._taught[label]
+        lesson.total += terms.sum(axis=0, dtype=np.float64)
+        lesson.examples += len(terms)
+        self._vectors.put(lesson.id, unit((lesson.total / lesson.examples).astype(np.float32)))
+
+    def _scores(self, X: npt.ArrayLike) -> Floats:
+        check_is_fitted(self)
+        seen = unit(validate_data(self, X, dtype=np.float32, reset=False) - self.mean_)
+        # Two products over matrices of fixed shapes: what is taught has no say in any bit of base scores.
+        products = [seen @ self._base.T, self._vectors.products(seen)]
+        scores: Floats = np.concatenate(products, axis=1) * self.weights_["classifier.scale"]
+        return scores

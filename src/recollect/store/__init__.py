@@ -1,0 +1,197 @@
+"""Where taught categories live: the interface that every store has, and how one is opened."""
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from recollect.errors import StoreError
+
+Floats = npt.NDArray[np.float32]
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The model that a store belongs to: a digest of all its weights, and the width d of its features."""
+
+    fingerprint: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """A taught category. Its id never changes and is never given to another."""
+
+    id: int
+    name: str
+    examples: int
+    revision: int  # grows whenever its name or its examples change
+
+
+@dataclass(frozen=True, slots=True)
+class NewExample:
+    """A picture to be kept: its feature z, its term of the category's vector, perhaps a thumbnail."""
+
+    feature: Floats  # (d,)
+    term: Floats  # (d,)
+    thumbnail: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Example(NewExample):
+    """A picture that is kept."""
+
+    id: int = 0
+    added: float = 0.0  # seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """All that a store holds, in the order of ids, and the last ids that it gave."""
+
+    categories: Sequence[tuple[Taught, Sequence[Example]]] = ()
+    last_category: int = 0
+    last_example: int = 0
+
+
+class Store(Protocol):
+    """Taught categories and their examples; every method that changes something does so whole or not at all.
+
+    What a method did is kept when it returns, as safely as the kind of store promises. A store serves one
+    recogniser; others, also in other processes, open the same place for themselves.
+    """
+
+    def state(self) -> object:
+        """Return a value that differs from the one before once anybody else has changed something.
+
+        Changes made through this object do not count.
+        """
+        ...
+
+    def categories(self) -> list[Taught]:
+        """Return the taught categories in the order of their ids."""
+        ...
+
+    def find(self, name: str) -> Taught | None:
+        """Return the category that has this name in any spelling that `fold` makes the same."""
+        ...
+
+    def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
+        """Yield the id of each category (default: of all) and the terms (examples, d) of its examples."""
+        ...
+
+    def examples(self, category: int) -> list[Example]:
+        """Return the examples of a category in the order of teaching."""
+        ...
+
+    def add(self, name: str, examples: Sequence[NewExample]) -> Taught:
+        """Add examples to the category called `name`, which is made where there is none."""
+        ...
+
+    def add_all(self, lessons: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
+        """Add examples to several categories, by their names: to all of them or to none."""
+        ...
+
+    def remove(self, category: int) -> None:
+        """Remove a category with its examples."""
+        ...
+
+    def remove_example(self, example: int) -> Taught:
+        """Remove an example; return its category, which is removed too if it has no other example."""
+        ...
+
+    def rename(self, category: int, name: str) -> None:
+        """Give a category another name."""
+        ...
+
+    def content(self) -> Content:
+        """Return everything, as it is at one moment."""
+        ...
+
+    def fill(self, content: Content) -> None:
+        """Put everything that another store held into one that never held anything; else do nothing."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files; the store cannot be used afterwards."""
+        ...
+
+
+def open_store(place: str | Path | None, owner: Owner) -> Store:
+    """Open the store at a path or URL (`sqlite:///path`), or one in memory for `None` or `memory:`."""
+    from recollect.store.memory import MemoryStore
+    from recollect.store.sqlite import SqliteStore
+
+    path = store_path(place)
+    return MemoryStore(owner) if path is None else SqliteStore(path, owner)
+
+
+def store_path(place: str | Path | None) -> Path | None:
+    """Return the file of the store at a path or URL, or `None` for one in memory."""
+    if place is None or place == "memory:":
+        return None
+    text = str(place)
+    scheme, colon, rest = text.partition("://")
+    if colon and scheme != "sqlite":
+        raise StoreError(f"there is no store of the kind '{scheme}': a path or sqlite:///PATH is expected")
+    return Path(rest.removeprefix("/") if colon else text)
+
+
+def tidy(name: str) -> str:
+    r"""Return a category's name as it is kept: Unicode form NFC, without spaces around it.
+
+    So names that differ in nothing but composed and decomposed characters, or in spaces, are one name.
+
+    >>> tidy(" cafe\u0301 ") == "caf\u00e9"
+    True
+    """
+    if not isinstance(name, str):
+        raise StoreError(f"a category's name is text, not {type(name).__name__}")
+    tidied = unicodedata.normalize("NFC", name).strip()
+    if not tidied:
+        raise StoreError("a category needs a name that is not empty")
+    if len(tidied) > LONGEST_NAME:
+        raise StoreError(
+            f"the name {tidied[:20]!r}… has {len(tidied)} characters: at most {LONGEST_NAME} are allowed"
+        )
+    if not tidied.isprintable():
+        raise StoreError(f"the name {tidied!r} holds characters that cannot be printed: leave them out")
+    return tidied
+
+
+def fold(name: str) -> str:
+    """Return what two spellings of one name have in common: case and compatible forms do not count.
+
+    Such spellings are not taken for one name but refused, so that nobody teaches 'Okapi' beside 'okapi'.
+
+    >>> fold("Straße") == fold("STRASSE") and fold("ｏｋａｐｉ") == fold("Okapi")
+    True
+    """
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def check_examples(name: str, examples: Sequence[NewExample], width: int) -> None:
+    """Refuse to add no examples, or such as would make a category's scores meaningless."""
+    if not examples:
+        raise StoreError(f"no examples were given for '{name}': at least one is needed")
+    for example in examples:
+        for values in (example.feature, example.term):
+            if values.shape != (width,) or not np.isfinite(values).all():
+                raise StoreError(f"an example of '{name}' is not {width} finite numbers")
+
+
+def taken(name: str, other: str) -> StoreError:
+    """Return the error for a name that is taught already, perhaps under another spelling."""
+    if name == other:
+        return StoreError(f"'{name}' is taught already: choose another name, or forget it first")
+    return StoreError(f"'{name}' is taught already as '{other}': use that spelling, or rename it")
+
+
+def missing(what: str) -> StoreError:
+    """Return the error for something that is not, or no longer, in the store."""
+    return StoreError(f"{what} is not in the store: another process may have removed it")

@@ -1,0 +1,279 @@
+"""Calibration: temperature, bias and threshold of a finished model, from validation features.
+
+The tasks are such as users have: a few taught categories of 1 to 5 pictures each, and as many queries of base
+categories as of taught ones. Where no categories are reserved, base ones play novel on held-out pictures.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp, log, log1p
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from recollect.data.features import FeatureSet
+from recollect.data.tasks import TaskSampler, TaskShape, task_sampler
+from recollect.evaluation.calibration import auroc, calibration_error
+from recollect.evaluation.evaluate import ScoringFunction, model_scores
+from recollect.evaluation.metrics import Scores, task_figures
+from recollect.model.model import Model
+from recollect.model.spec import Calibration, Unknown
+
+FALSE_ALARMS = 0.05  # of known pictures may be called unknown
+WAYS = 5  # of the tasks for temperature and bias, as in evaluations
+TAUGHT = (1, 2, WAYS, 10, 20)  # numbers of taught categories for which the threshold is made
+MOST_SHOTS = 5
+COLDEST, HOTTEST = 0.05, 20.0
+
+_QUERIES = 75  # of taught categories in a task, about
+_TASKS = 250  # of each number of ways
+_GATHERED = 1 << 23  # values of features in memory at a time
+_SCORES = 1 << 23  # scores of one number of ways in memory
+_HALVINGS = 40
+
+Doubles = npt.NDArray[np.float64]
+
+
+class Scored(NamedTuple):
+    """Tasks of one shape: the scores of their queries, and the right answers."""
+
+    scores: Scores
+    novel_targets: Tensor
+    base_targets: Tensor
+
+    def biased(self, bias: float) -> "Scored":
+        """Return the same with a bias added to every novel score."""
+        novel, base = self.scores.novel_novel + bias, self.scores.base_novel + bias
+        return self._replace(scores=replace(self.scores, novel_novel=novel, base_novel=base))
+
+
+class Queries(NamedTuple):
+    """Joint scores (n, categories) of queries, −∞ for hidden ones, and the right columns (n,)."""
+
+    scores: Tensor
+    targets: Tensor
+
+
+class Best(NamedTuple):
+    """Best scores (n,) of pictures while so many categories are taught."""
+
+    taught: int
+    values: Doubles
+
+
+def calibrate(model: Model, novel: FeatureSet | None, base: FeatureSet, seed: int = 0) -> Calibration:
+    """Fit a calibration on features of validation categories (`None` where none are reserved) and base ones.
+
+    The bias comes first; temperature and threshold are those of biased scores.
+    """
+    sampler, score = task_sampler(base, novel), model_scores(model, novel, base)
+    pictures = len(base.labels) + (0 if novel is None else len(novel.labels))
+    count = min(_TASKS, max(20, _SCORES // (2 * _QUERIES * (len(base.categories) + WAYS))))
+    chunk = max(1, _GATHERED // (2 * _QUERIES * model.width))
+    drawn = {
+        ways: score_tasks(sampler, score, ways, count, chunk, seed)
+        for ways in sorted({sampler.fit(TaskShape(ways)).ways for ways in TAUGHT})
+    }
+    judged = drawn[min(WAYS, max(drawn))]
+    bias = fit_bias(judged)
+    drawn = {ways: [some.biased(bias) for some in scored] for ways, scored in drawn.items()}
+    adjusted = drawn[min(WAYS, max(drawn))]
+    temperature = fit_temperature(joint_queries(adjusted), pictures)
+    known, strange = best_scores(drawn)
+    unknown = fit_unknown(known, strange, pictures)
+    report = {
+        "ece_before": joint_error(joint_queries(judged)),
+        "ece_after": joint_error(joint_queries(adjusted), temperature),
+        **_accuracies(judged, "before"),
+        **_accuracies(adjusted, "after"),
+        **(_unknown_figures(known, strange, unknown) if unknown else {}),
+    }
+    return Calibration(
+        temperature=temperature,
+        bias=bias,
+        unknown=unknown,
+        report={name: round(100 * value, 2) for name, value in report.items()},
+    )
+
+
+def score_tasks(
+    sampler: TaskSampler, score: ScoringFunction, ways: int, count: int, chunk: int, seed: int
+) -> list[Scored]:
+    """Draw `count` tasks of so many ways and score them; all numbers of shots are equally frequent."""
+    shape = sampler.fit(TaskShape(ways, MOST_SHOTS, max(1, _QUERIES // ways)))
+    tasks = sampler.draw(shape, count, [seed, ways])
+    scored = []
+    for shots in range(1, shape.shots + 1):
+        mine = tasks[shots - 1 :: shape.shots]
+        mine = replace(mine, support=mine.support[:, :, :shots])
+        for start in range(0, len(mine), chunk):
+            some = mine[start : start + chunk]
+            scored.append(Scored(score(some), some.novel_targets, some.base_targets))
+    return scored
+
+
+def joint_queries(scored: Sequence[Scored]) -> Queries:
+    """Return all queries as rows of joint scores."""
+    scores, targets = [], []
+    for some, novel_targets, base_targets in scored:
+        scores += [
+            torch.cat([some.novel_base, some.novel_novel], 2),
+            torch.cat([some.base_base, some.base_novel], 2),
+        ]
+        targets += [novel_targets + some.novel_base.shape[2], base_targets]
+    return Queries(
+        torch.cat([some.flatten(0, 1) for some in scores]), torch.cat([some.flatten() for some in targets])
+    )
+
+
+def fit_bias(scored: Sequence[Scored]) -> float:
+    """Return the bias with the highest harmonic mean of novel and base accuracy, averaged over tasks.
+
+    The harmonic mean and not Both: it never gives up one side for the other, and its best bias depends less
+    on how many categories are taught. Of equally good ones, the nearest to 0.
+    """
+    parts = [_harmonic_steps(some) for some in scored]
+    gaps, order = torch.cat([part[0] for part in parts]).sort(stable=True)
+    values = torch.cat([part[1] for part in parts])[order].cumsum(0)
+    # Between two neighbouring gaps nothing changes; beyond them all, one side has nothing right.
+    middles = (gaps[1:] + gaps[:-1]) / 2
+    apart = (gaps[:-1] < middles) & (middles < gaps[1:])
+    at_zero = values[(gaps < 0).sum() - 1 :][:1] if (gaps < 0).any() else torch.zeros(1, dtype=torch.double)
+    biases = torch.cat([torch.zeros(1, dtype=torch.double), middles[apart]])
+    values = torch.cat([at_zero, values[:-1][apart]])
+    best = biases[values >= values.max() - 1e-9 * len(gaps)]
+    return float(best[best.abs().argmin()])
+
+
+def _harmonic_steps(scored: Scored) -> tuple[Tensor, Tensor]:
+    """Return the biases at which an answer changes, and what each adds to the sum of harmonic means."""
+    scores = scored.scores
+    novel_best, novel_choice = scores.novel_novel.double().max(2)
+    novel_gaps = scores.novel_base.double().amax(2) - novel_best
+    base_best, base_choice = scores.base_base.double().max(2)
+    base_gaps = base_best - scores.base_novel.double().amax(2)
+    gained = (novel_choice == scored.novel_targets).double() / novel_gaps.shape[1]
+    lost = (base_choice == scored.base_targets).double() / base_gaps.shape[1]
+    gaps, order = torch.cat([novel_gaps, base_gaps], 1).sort(dim=1, stable=True)
+    n = torch.cat([gained, torch.zeros_like(lost)], 1).gather(1, order).cumsum(1)
+    b = torch.cat([torch.zeros_like(gained), -lost], 1).gather(1, order).cumsum(1) + lost.sum(1, keepdim=True)
+    harmonic = 2 * n * b / (n + b).clamp(min=1e-12)
+    return gaps.flatten(), harmonic.diff(dim=1, prepend=torch.zeros_like(harmonic[:, :1])).flatten()
+
+
+def fit_temperature(queries: Queries, pictures: int) -> float:
+    """Return the temperature of the highest likelihood, between `COLDEST` and `HOTTEST`.
+
+    Answers count as if one of `pictures` + 2 were given blindly: a few pictures that are all right do not
+    make a model certain of everything. The likelihood is concave in 1/T, so its slope is 0 in one place.
+    """
+    scores, targets = queries
+    blind = 1 / (pictures + 2)
+    there = scores.isfinite()
+    finite = scores.masked_fill(~there, 0)
+    right = scores.gather(1, targets.unsqueeze(1)).squeeze(1)
+    wanted = ((1 - blind) * right + blind * finite.sum(1) / there.sum(1)).double().mean()
+    low, high = log(COLDEST), log(HOTTEST)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        found = ((scores / exp(middle)).softmax(1) * finite).sum(1).double().mean()
+        low, high = (middle, high) if found > wanted else (low, middle)
+    return exp((low + high) / 2)
+
+
+def joint_error(queries: Queries, temperature: float = 1.0) -> float:
+    """Return the expected calibration error of the answers among all categories."""
+    confidence, choice = (queries.scores / temperature).softmax(1).max(1)
+    return calibration_error(confidence.numpy(), (choice == queries.targets).numpy())
+
+
+def best_scores(drawn: dict[int, list[Scored]]) -> tuple[list[Best], list[Best]]:
+    """Return the best scores of known and of unknown pictures, for tasks by their number of ways.
+
+    The unknown are the queries of taught categories while their own, and it alone, is not taught.
+    """
+    first = next(iter(drawn.values()))
+    known = [Best(0, _flat([some.scores.base_base.amax(2) for some in first]))]
+    strange = []
+    for ways, scored in drawn.items():
+        found, missed = [], []
+        for scores, targets, _ in scored:
+            own = F.one_hot(targets, ways).bool()
+            others = scores.novel_novel.masked_fill(own, -torch.inf).amax(2)
+            found += [
+                torch.maximum(scores.base_base.amax(2), scores.base_novel.amax(2)),
+                torch.maximum(scores.novel_base.amax(2), scores.novel_novel.amax(2)),
+            ]
+            missed.append(torch.maximum(scores.novel_base.amax(2), others))
+        known.append(Best(ways, _flat(found)))
+        strange.append(Best(ways - 1, _flat(missed)))
+    return known, strange
+
+
+def fit_unknown(known: Sequence[Best], strange: Sequence[Best], pictures: int) -> Unknown | None:
+    """Return how unknown pictures are told: at most `FALSE_ALARMS` of known ones are called so.
+
+    `None` where there are too few pictures for such a share, or best scores do not tell unknown ones.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    if pictures * FALSE_ALARMS < 1:
+        return None
+    taught = [log1p(some.taught) for some in known]
+    lowest = [np.quantile(some.values, FALSE_ALARMS) for some in known]
+    rise = max(0.0, float(np.polyfit(taught, lowest, 1)[0]))
+    threshold = float(np.quantile(_levelled(known, rise), FALSE_ALARMS, method="lower"))
+    seen, unseen = _levelled(known, rise) - threshold, _levelled(strange, rise) - threshold
+    # Known and unknown weigh the same, and together as much as there are pictures, however many the tasks.
+    weights = np.repeat([pictures / 2 / len(seen), pictures / 2 / len(unseen)], [len(seen), len(unseen)])
+    fit = LogisticRegression().fit(
+        np.concatenate([seen, unseen])[:, None], np.repeat([0, 1], [len(seen), len(unseen)]), weights
+    )
+    steepness, offset = -float(fit.coef_[0, 0]), float(fit.intercept_[0])
+    if steepness <= 0:
+        return None
+    lower = min(0.0, offset / steepness)  # no picture is called unknown that is more probably known
+    return Unknown(
+        threshold=threshold + lower,
+        rise=rise,
+        steepness=steepness,
+        offset=max(0.0, offset - steepness * lower),
+        false_alarms=float((seen < lower).mean()),
+    )
+
+
+def _accuracies(scored: Sequence[Scored], when: str) -> dict[str, float]:
+    found = [task_figures(*some) for some in scored]
+    return {
+        f"{name}_{when}": torch.cat([one[name] for one in found]).mean().item()
+        for name in ("both", "harmonic")
+    }
+
+
+def _unknown_figures(known: Sequence[Best], strange: Sequence[Best], unknown: Unknown) -> dict[str, float]:
+    seen, unseen = _levelled(known, unknown.rise), _levelled(strange, unknown.rise)
+    return {
+        "auroc": auroc(seen, unseen),
+        "false_alarms": float((seen < unknown.threshold).mean()),
+        "unknown_accepted": float((unseen >= unknown.threshold).mean()),
+        **{
+            f"false_alarms_{some.taught}_taught": float(
+                (_levelled([some], unknown.rise) < unknown.threshold).mean()
+            )
+            for some in known
+        },
+    }
+
+
+def _levelled(best: Sequence[Best], rise: float) -> Doubles:
+    """Return best scores less what they rise by with the number of taught categories."""
+    return np.concatenate([some.values - rise * log1p(some.taught) for some in best])
+
+
+def _flat(parts: Sequence[Tensor]) -> Doubles:
+    values: Doubles = torch.cat([part.flatten() for part in parts]).double().numpy()
+    return values

@@ -1,0 +1,68 @@
+"""Episodes: small tasks over features in which base categories play novel, and what they ask of a head."""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from recollect.data.tasks import Tasks, TaskSampler, TaskShape
+from recollect.model.model import Head
+
+_BLOCK = 64  # steps whose episodes are drawn together
+
+
+class Episodes:
+    """The episodes of every step, which do not depend on those of other steps.
+
+    N' is uniform in 1 … `shape.shots` where shots are mixed. Each picture shows one of several views.
+    """
+
+    def __init__(
+        self, sampler: TaskSampler, shape: TaskShape, *, count: int, views: int, mixed: bool, seed: int
+    ) -> None:
+        self.sampler, self.shape = sampler, shape
+        self.count, self.views, self.mixed, self.seed = count, views, mixed, seed
+        self._block: tuple[int, Tasks, Tensor, Tensor] | None = None
+
+    def __getitem__(self, step: int) -> tuple[Tasks, Tensor, Tensor]:
+        """Return a step's episodes, the view of every picture in them, and their numbers of shots N'."""
+        block, place = divmod(step, _BLOCK)
+        if self._block is None or self._block[0] != block:
+            self._block = (block, *self._draw(block))
+        _, tasks, views, shots = self._block
+        some = slice(place * self.count, (place + 1) * self.count)
+        return tasks[some], views[some], shots[some]
+
+    def _draw(self, block: int) -> tuple[Tasks, Tensor, Tensor]:
+        rng = np.random.default_rng([self.seed, 2, block])
+        shape = self.shape
+        tasks = self.sampler.draw(shape, _BLOCK * self.count, int(rng.integers(2**63)))
+        drawn = shape.ways * (shape.shots + shape.queries) + shape.base_count
+        views = rng.integers(0, self.views, (len(tasks), drawn))
+        shots = rng.integers(1 if self.mixed else shape.shots, shape.shots + 1, len(tasks))
+        return tasks, torch.from_numpy(views), torch.from_numpy(shots)
+
+
+def pictures_of(tasks: Tasks) -> Tensor:
+    """Return every picture of episodes, (tasks, ways · shots + queries): support first, then queries."""
+    return torch.cat([tasks.support.flatten(1), tasks.novel_queries, tasks.base_queries], dim=1)
+
+
+def episode_loss(head: Head, tasks: Tasks, features: Tensor, shots: Tensor) -> tuple[Tensor, Tensor]:
+    """Classify the queries of episodes over the remaining base and the fake-novel categories.
+
+    Features (tasks, ways · shots + queries, d) are those of `pictures_of`; `shots` (tasks,) says how many
+    examples of each fake-novel category are there. Returns the loss and the share of right answers.
+    """
+    device = features.device
+    count, ways, most = tasks.support.shape
+    support, queries = features[:, : ways * most], features[:, ways * most :]
+    base, novel = head.joint_scores(
+        support.view(count, ways, most, -1),
+        queries,
+        present=(torch.arange(most) < shots[:, None]).float().unsqueeze(1).to(device),
+        hidden=tasks.hidden(len(head.classifier.weight)).to(device),
+    )
+    scores = torch.cat([base, novel], dim=2).flatten(0, 1)
+    targets = torch.cat([tasks.novel_targets + base.shape[2], tasks.base_targets], dim=1).flatten().to(device)
+    return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()

@@ -1,0 +1,115 @@
+"""Both stages on features that someone brings: no pictures, no extractor, no run folder."""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.data.tasks import TaskSampler, TaskShape
+from recollect.model.classifier import Classifier, unit
+from recollect.model.generator import AttentionGenerator, MeanGenerator, build_generator
+from recollect.model.model import Head
+from recollect.model.spec import GeneratorKind
+from recollect.training.config import StageTwo
+from recollect.training.episodes import Episodes, episode_loss, pictures_of
+from recollect.training.schedules import OneCycle
+from recollect.training.stage1 import BalancedBatches
+
+Ints = npt.NDArray[np.int64]
+_RECIPE = StageTwo(episodes=4)
+_BATCH = 128
+_seeding = threading.Lock()  # torch's random state belongs to the whole process
+
+
+def train_head(
+    features: Tensor, labels: Ints, kind: GeneratorKind, *, steps: int, peak: float, seed: int
+) -> Head:
+    """Learn W_base and τ, then the generator on episodes: features (n, d), labels 0 … k−1 → a cosine head.
+
+    Each stage takes `steps` steps. Where fewer than two categories have the two examples that it takes to
+    play novel, no episode can be drawn, and the generator is plain means.
+    """
+    players = _players(np.bincount(labels))
+    # The sampler counts categories from 0: those that play novel come first while the head learns.
+    order = np.argsort(~players, kind="stable")
+    place = np.argsort(order)
+    labels = place[labels]
+    categories, width = len(players), features.shape[1]
+    with _seeding, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        generator = build_generator(kind if players.sum() > 1 else "mean", categories, width)
+        head = Head(Classifier(categories, width, "cosine"), generator)
+    _learn_base(head, features, labels, steps, peak, seed)
+    if not isinstance(generator, MeanGenerator):
+        _learn_generator(head, features, labels, int(players.sum()), steps, peak, seed)
+    with torch.no_grad():
+        head.classifier.weight.copy_(head.classifier.weight[place])
+        if isinstance(generator, AttentionGenerator):
+            generator.keys.copy_(generator.keys[place])
+    return head
+
+
+def _players(sizes: Ints) -> npt.NDArray[np.bool_]:
+    """Return which categories play novel: those with examples enough for support and queries.
+
+    The smallest player limits the shots and queries of every episode, so a category that is smaller than
+    most only stands by as a base category.
+    """
+    wanted = min(_RECIPE.max_shots + _RECIPE.queries, int(np.median(sizes)))
+    return sizes >= max(2, wanted)
+
+
+def _learn_base(head: Head, features: Tensor, labels: Ints, steps: int, peak: float, seed: int) -> None:
+    """Stage 1: classify balanced batches; W_base starts from the categories' means, so few steps suffice."""
+    targets = torch.from_numpy(labels)
+    with torch.no_grad():
+        sums = torch.zeros_like(head.classifier.weight).index_add_(0, targets, unit(features))
+        head.classifier.weight.copy_(unit(sums))
+    batches = BalancedBatches(labels, _BATCH, seed)
+
+    def loss(step: int) -> Tensor:
+        rows = torch.from_numpy(batches[step])
+        return F.cross_entropy(head.classifier(features[rows]), targets[rows])
+
+    _descend(head.classifier, loss, steps, peak)
+
+
+def _learn_generator(
+    head: Head, features: Tensor, labels: Ints, players: int, steps: int, peak: float, seed: int
+) -> None:
+    """Stage 2: episodes among the first `players` categories; keys start from W_base."""
+    if isinstance(head.generator, AttentionGenerator):
+        with torch.no_grad():
+            head.generator.keys.copy_(head.classifier.weight)
+    rows = np.flatnonzero(labels < players)
+    features = features[torch.from_numpy(rows)]
+    sampler = TaskSampler(labels[rows], None, base_names=[str(label) for label in range(players)])
+    wanted = TaskShape(_RECIPE.ways, _RECIPE.max_shots, _RECIPE.queries, _RECIPE.base_queries)
+    shape = sampler.fit(wanted)
+    episodes = Episodes(sampler, shape, count=_RECIPE.episodes, views=1, mixed=True, seed=seed)
+
+    def loss(step: int) -> Tensor:
+        tasks, _, shots = episodes[step]
+        return episode_loss(head, tasks, features[pictures_of(tasks)], shots)[0]
+
+    _descend(head, loss, steps, peak)
+
+
+def _descend(learned: nn.Module, loss: Callable[[int], Tensor], steps: int, peak: float) -> None:
+    schedule = OneCycle(kind="one-cycle", peak=peak)
+    optimizer = torch.optim.SGD(
+        learned.parameters(),
+        lr=0.0,
+        momentum=_RECIPE.momentum,
+        nesterov=True,
+        weight_decay=_RECIPE.weight_decay,
+    )
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = schedule.rate((step + 0.5) / steps)
+        optimizer.zero_grad()
+        loss(step).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()

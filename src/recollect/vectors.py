@@ -1,0 +1,109 @@
+"""Classification vectors of taught categories, kept so that a score never depends on what else is taught."""
+
+import heapq
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+_SMALLEST, _LARGEST = 128, 8192  # rows of a block
+
+
+class VectorTable:
+    """Vectors by id, in blocks of fixed shapes.
+
+    A vector stays at its place in its block, and a block is always multiplied whole: the arithmetic behind
+    a score, hence every bit of it, is the same whatever else is put in or dropped. Blocks grow, so that few
+    vectors cost little and many need no copying; when many are dropped, empty blocks at the end go.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._blocks: list[Floats] = []
+        self._starts: list[int] = []
+        self._used: list[int] = []  # vectors in each block
+        self._slots: dict[int, int] = {}
+        self._free: list[int] = []  # a heap: the lowest first
+        self._order: tuple[list[int], npt.NDArray[np.int64] | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def ids(self) -> list[int]:
+        """Return the ids, rising."""
+        return self._in_order()[0]
+
+    def put(self, id_: int, vector: Floats) -> None:
+        """Put a vector (d,) in, or in the place of the one that has this id."""
+        if id_ not in self._slots:
+            if not self._free:
+                self._add_block()
+            slot = self._slots[id_] = heapq.heappop(self._free)
+            self._used[self._number(slot)] += 1
+            self._order = None
+        self._row(self._slots[id_])[:] = vector
+
+    def drop(self, id_: int) -> None:
+        """Take a vector out."""
+        slot = self._slots.pop(id_)
+        self._row(slot)[:] = 0
+        heapq.heappush(self._free, slot)
+        self._used[self._number(slot)] -= 1
+        self._order = None
+        if not any(self._used[-2:]):
+            self._drop_empty_blocks()
+
+    def products(self, features: Floats) -> Floats:
+        """Return the dot products of features (n, d) with every vector, in the order of ids: (n, count).
+
+        The array is new, for the caller to change.
+        """
+        ids, slots = self._in_order()
+        found = np.empty((len(features), self._capacity), np.float32)
+        for start, block in zip(self._starts, self._blocks, strict=True):
+            np.matmul(features, block.T, out=found[:, start : start + len(block)])
+        return found[:, : len(ids)] if slots is None else found[:, slots]
+
+    @property
+    def _capacity(self) -> int:
+        return self._starts[-1] + len(self._blocks[-1]) if self._blocks else 0
+
+    def _add_block(self) -> None:
+        start = self._capacity
+        rows = min(max(_SMALLEST, start), _LARGEST)
+        self._blocks.append(np.zeros((rows, self.width), np.float32))
+        self._starts.append(start)
+        self._used.append(0)
+        self._free.extend(range(start, start + rows))  # the heap was empty
+
+    def _drop_empty_blocks(self) -> None:
+        """Let empty blocks at the end go, but for one, so that teaching and forgetting in turn is cheap."""
+        while len(self._blocks) > 1 and not any(self._used[-2:]):
+            del self._blocks[-1], self._starts[-1], self._used[-1]
+        self._free = [slot for slot in self._free if slot < self._capacity]
+        heapq.heapify(self._free)
+
+    def _number(self, slot: int) -> int:
+        return bisect_right(self._starts, slot) - 1
+
+    def _row(self, slot: int) -> Floats:
+        number = self._number(slot)
+        row: Floats = self._blocks[number][slot - self._starts[number]]
+        return row
+
+    def _in_order(self) -> tuple[list[int], npt.NDArray[np.int64] | None]:
+        """Return the ids, rising, and their slots; no slots where those are 0, 1, 2, …."""
+        if self._order is None:
+            ids = sorted(self._slots)
+            slots = np.array([self._slots[id_] for id_ in ids], dtype=np.int64)
+            self._order = ids, None if (slots == np.arange(len(ids))).all() else slots
+        return self._order
+
+
+def unit(vectors: Floats) -> Floats:
+    """Return vectors (…, d) of unit length; those of no length stay."""
+    norms = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(1e-12))
+    found: Floats = vectors / norms
+    return found

@@ -1,0 +1,338 @@
+"""What the SQLite store promises beyond what every store does."""
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pictures import disk_room
+from recollect.errors import StoreError
+from recollect.store import NewExample, Owner, open_store
+
+OWNER = Owner("a model", 3)
+EXAMPLE = NewExample(np.arange(3, dtype=np.float32), np.ones(3, np.float32))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "stores" / "taught.sqlite"
+
+
+def test_a_store_opens_again_with_what_was_taught(path):
+    first = open_store(path, OWNER)
+    taught = first.add("okapi", [EXAMPLE, EXAMPLE])
+    first.close()
+    assert open_store(f"sqlite:///{path}", OWNER).categories() == [taught]
+
+
+def test_every_commit_reaches_the_disk(path):
+    store = open_store(path, OWNER)
+    with sqlite3.connect(path) as other:
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_changes_of_another_connection_are_seen_and_own_ones_do_not_count(path):
+    ours, theirs = open_store(path, OWNER), open_store(path, OWNER)
+    before = ours.state()
+    ours.add("okapi", [EXAMPLE])
+    assert ours.state() == before
+    theirs.add("tapir", [EXAMPLE])
+    assert ours.state() != before
+    assert [category.name for category in ours.categories()] == ["okapi", "tapir"]
+
+
+@pytest.mark.parametrize("owner", [Owner("another", 3), Owner("a model", 4)])
+def test_a_store_of_another_model_is_refused(path, owner):
+    open_store(path, OWNER).add("okapi", [EXAMPLE])
+    with pytest.raises(StoreError, match="belongs to another model"):
+        open_store(path, owner)
+
+
+def test_a_failed_call_leaves_everything_as_it_was(path):
+    store = open_store(path, OWNER)
+    okapi = store.add("okapi", [EXAMPLE])
+    with pytest.raises(AttributeError):
+        store.add("tapir", [EXAMPLE, None])
+    assert store.categories() == [okapi]
+    assert store.add("tapir", [EXAMPLE]).examples == 1
+
+
+def test_a_file_that_is_no_store(path):
+    path.parent.mkdir()
+    path.write_bytes(b"no database at all, but long enough to be looked at" * 10)
+    with pytest.raises(StoreError, match="not an SQLite file"):
+        open_store(path, OWNER)
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE songs (name TEXT)")
+    with pytest.raises(StoreError, match="another program"):
+        open_store(path, OWNER)
+
+
+def test_a_store_of_another_version(path):
+    open_store(path, OWNER).close()
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE about SET format = 99")
+    with pytest.raises(StoreError, match="another version"):
+        open_store(path, OWNER)
+
+
+def test_a_damaged_feature_is_told(path):
+    store = open_store(path, OWNER)
+    okapi = store.add("okapi", [EXAMPLE])
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE examples SET term = x'00'")
+    with pytest.raises(StoreError, match="damaged"):
+        list(store.terms())
+    with pytest.raises(StoreError, match="damaged"):
+        store.examples(okapi.id)
+
+
+def test_a_path_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot open"):
+        open_store(tmp_path / "file" / "taught.sqlite", OWNER)
+
+
+def test_a_full_disk_is_told_and_loses_nothing(path):
+    store = open_store(path, OWNER)
+    okapi = store.add("okapi", [EXAMPLE])
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then answers as on a full disk
+    big = NewExample(EXAMPLE.feature, EXAMPLE.term, bytes(100_000))
+    with pytest.raises(StoreError, match="no room on the disk"):
+        store.add("tapir", [big])
+    assert store.categories() == [okapi]
+
+
+def test_a_read_only_store_is_told(path):
+    store = open_store(path, OWNER)
+    okapi = store.add("okapi", [EXAMPLE])
+    store._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StoreError, match="read-only"):
+        store.add("tapir", [EXAMPLE])
+    assert store.categories() == [okapi]
+
+
+def test_a_forked_process_may_go_on_with_the_store(path):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE])
+    child = os.fork()
+    if child == 0:
+        try:
+            store.add("tapir", [EXAMPLE])
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    store.add("quoll", [EXAMPLE])
+    assert sorted(category.name for category in store.categories()) == ["okapi", "quoll", "tapir"]
+
+
+def test_processes_that_create_and_teach_at_once_lose_nothing(path):
+    program = f"""
+import sys
+import numpy as np
+from recollect.store import NewExample, Owner, open_store
+example = NewExample(np.zeros(3, np.float32), np.zeros(3, np.float32))
+sys.stdin.readline()
+store = open_store({str(path)!r}, Owner("a model", 3))
+for number in range(25):
+    store.add(f"{{sys.argv[1]}}-{{number}}", [example])
+    store.add("shared", [example])
+"""
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, str(who)], stdin=subprocess.PIPE) for who in range(3)
+    ]
+    for process in running:
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    assert [process.wait() for process in running] == [0, 0, 0]
+    sizes = {category.name: category.examples for category in open_store(path, OWNER).categories()}
+    assert len(sizes) == 76
+    assert sizes["shared"] == 75
+
+
+def test_a_disk_that_fills_up_while_teaching_is_told_and_loses_nothing(path):
+    store = open_store(path, OWNER)
+    big = NewExample(EXAMPLE.feature, EXAMPLE.term, bytes(50_000))
+    taught, refused = [], []
+    with disk_room(400_000):
+        for number in range(20):
+            try:
+                taught.append(store.add(f"category {number}", [big, big]))
+            except StoreError as error:
+                refused.append(str(error))
+            assert store.categories() == taught
+    assert taught
+    assert refused
+    assert all("check its room" in told for told in refused)
+    taught.append(store.add("there is room again", [big]))
+    store.close()
+    again = open_store(path, OWNER)
+    assert again.categories() == taught
+    assert again._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def as_nobody(check):
+    """Run a check in a process whose user may not write what belongs to us; return what it returned."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:  # who may write anywhere
+                os.setuid(65534)
+            os.write(writer, check().encode())
+        except StoreError as error:
+            os.write(writer, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as stream:
+        return stream.read().decode()
+
+
+@pytest.fixture
+def shared():
+    """A folder that everybody can enter."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def read_and_teach(path):
+    """Say what is in a store, and how teaching is refused."""
+    store = open_store(path, OWNER)
+    known = " ".join(f"{category.name}:{category.examples}" for category in store.categories())
+    try:
+        store.add("quoll", [EXAMPLE])
+    except StoreError as error:
+        return f"{known}; {error}"
+    return f"{known}; no error"
+
+
+@pytest.mark.parametrize(
+    "modes", [(0o555, 0o444), (0o555, 0o644), (0o777, 0o444)], ids=["folder and file", "folder", "file"]
+)
+@pytest.mark.parametrize("at_work", [False, True], ids=["closed", "open elsewhere"])
+def test_a_read_only_store_can_be_read_and_refuses_to_be_taught(shared, modes, at_work):
+    path = shared / "taught ?#.sqlite"
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE, EXAMPLE])
+    if not at_work:
+        store.close()
+    folder_mode, file_mode = modes
+    path.chmod(file_mode)
+    shared.chmod(folder_mode)
+    before = path.read_bytes()
+    told = as_nobody(lambda: read_and_teach(path))
+    assert told.startswith("okapi:2; ")
+    assert "the file or its folder is read-only" in told
+    assert path.read_bytes() == before
+
+
+def test_a_store_that_only_others_may_write_is_read_anew_when_they_did(shared):
+    path = shared / "taught.sqlite"
+    open_store(path, OWNER).close()
+    shared.chmod(0o555)
+    first, second = os.pipe(), os.pipe()
+
+    def check():
+        store = open_store(path, OWNER)
+        before = store.state(), store.categories()
+        os.write(first[1], b"x")
+        os.read(second[0], 1)
+        after = store.state(), store.categories()
+        return f"{len(before[1])} {len(after[1])} {before[0] != after[0]}"
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, as_nobody(check).encode())
+        os._exit(0)
+    os.close(writer)
+    os.read(first[0], 1)
+    if os.getuid() != 0:
+        shared.chmod(0o755)
+    ours = open_store(path, OWNER)
+    ours.add("okapi", [EXAMPLE])
+    ours.close()
+    os.write(second[1], b"x")
+    with os.fdopen(reader, "rb") as stream:
+        assert stream.read() == b"0 1 True"
+    os.waitpid(child, 0)
+
+
+def test_a_new_store_where_nothing_may_be_written_is_refused(shared):
+    shared.chmod(0o555)
+    told = as_nobody(lambda: read_and_teach(shared / "taught.sqlite"))
+    assert told.startswith("StoreError(")
+    assert str(shared) in told
+    assert list(shared.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The bytes of a store with a few categories."""
+    path = tmp_path_factory.mktemp("whole") / "taught.sqlite"
+    store = open_store(path, OWNER)
+    for number in range(30):
+        store.add(f"category {number}", [EXAMPLE, NewExample(EXAMPLE.feature, EXAMPLE.term, bytes(300))])
+    store.close()
+    return path.read_bytes()
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32), cut=st.booleans())
+def test_damage_anywhere_raises_nothing_but_store_errors(whole, tmp_path_factory, seed, cut):
+    draw = random.Random(seed)
+    content = bytearray(whole)
+    if cut:
+        del content[draw.randrange(len(content)) :]
+    else:
+        for _ in range(draw.choice((1, 5, 50))):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+    path = tmp_path_factory.mktemp("damaged") / "taught.sqlite"
+    path.write_bytes(content)
+    try:
+        store = open_store(path, OWNER)
+    except StoreError:
+        return
+    first, told = 1, []
+    for call in (
+        store.categories,
+        lambda: list(store.terms()),
+        store.content,
+        lambda: store.examples(first),
+        lambda: store.find("category 3"),
+        lambda: store.add("okapi", [EXAMPLE]),
+        lambda: store.rename(first, "tapir"),
+        lambda: store.remove_example(first),
+        lambda: store.remove(first),
+    ):
+        try:
+            call()
+        except StoreError as error:
+            told.append(str(error))
+    assert all(str(path) in line or "is not in the store" in line for line in told)
+    store.close()
+
+
+@pytest.mark.parametrize("place", ["", ".", "sqlite://", "a\0b"])
+def test_places_that_are_no_file(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="store"):
+        open_store(place, OWNER)

@@ -1,0 +1,528 @@
+"""The commands teach, forget, rename, categories and predict, on a model and pictures of its own."""
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+
+import pytest
+from PIL import Image
+
+from pictures import disk_room, pixels_of, tree, write_folder, write_picture
+from recollect import Recognizer, answers
+from recollect.modelfile import save_model
+from recollect.recognizer import Prediction
+
+
+@pytest.fixture
+def model(tmp_path, make_model):
+    """A run folder with a model and nothing taught."""
+    save_model(tmp_path / "run" / "model.safetensors", make_model())
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_folder(tmp_path / "photos", {"okapi": 3, "tapir": 2})
+
+
+@pytest.fixture
+def answer(run):
+    """Run a right call with --json and return its result."""
+
+    def ask(*words):
+        code, out, err = run(*words, "--json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    return ask
+
+
+@pytest.fixture
+def taught(model, photos, answer):
+    """The model with okapi and tapir taught."""
+    answer("teach", model, "--from", photos)
+    return model
+
+
+def names(answer, model, *words):
+    rows = answer("categories", model, *words)["categories"]
+    return [row["name"] for row in rows if row["origin"] == "novel"]
+
+
+def test_a_taught_category_is_kept_in_the_models_folder_and_recognised(model, photos, answer):
+    result = answer("teach", model, "okapi", photos / "okapi" / "000.png", photos / "okapi" / "001.png")
+    assert (result["model"], result["store"]) == (str(model), str(model / "taught.sqlite"))
+    (one,) = result["taught"]
+    assert (one["id"], one["name"], one["added"], one["examples"]) == (7, "okapi", 2, 2)
+    assert len(one["leans_on"]) == 3
+    assert all(each["category"].startswith("base-") and 0 < each["share"] < 1 for each in one["leans_on"])
+    again = answer("teach", model, "okapi", photos / "okapi" / "002.png")["taught"][0]
+    assert (again["id"], again["added"], again["examples"]) == (7, 1, 3)
+    (found,) = answer("predict", model, photos / "okapi" / "000.png", "--among", "novel")["predictions"]
+    assert [one["category"] for one in found["answers"]] == ["okapi"]
+    assert sorted(path.name for path in model.iterdir()) == ["model.safetensors", "taught.sqlite"]
+
+
+def test_the_commands_answer_as_a_recogniser_in_memory_does(taught, photos, answer):
+    recognizer = Recognizer.load(taught)
+    for name in ("okapi", "tapir"):
+        recognizer.teach(name, sorted((photos / name).iterdir()))
+    pictures = sorted(photos.rglob("*.png"))
+    report = answer("predict", taught, *pictures, "--top", 3)
+    assert report["model"] == str(taught)
+    assert [one["picture"] for one in report["predictions"]] == [str(path) for path in pictures]
+    for one, expected in zip(report["predictions"], recognizer.predict(pictures, top=3), strict=True):
+        assert one["unknown"] == (expected[0].origin == "unknown")
+        assert [(a["category"], a["origin"]) for a in one["answers"]] == [
+            (e.category, e.origin) for e in expected
+        ]
+        assert [a["probability"] for a in one["answers"]] == pytest.approx(
+            [e.probability for e in expected], rel=1e-4
+        )
+
+
+def test_teaching_a_folder_teaches_each_sub_folder(model, photos, answer, run):
+    (photos / ".hidden").mkdir()
+    (photos / "okapi" / "notes.txt").write_text("seen on Monday")
+    (photos / "README.txt").write_text("two animals")
+    result = answer("teach", model, "--from", photos)
+    assert [(one["name"], one["added"]) for one in result["taught"]] == [("okapi", 3), ("tapir", 2)]
+    assert names(answer, model) == ["okapi", "tapir"]
+    _, said, _ = run("teach", model, "--from", photos)
+    assert said.splitlines() == [
+        "Taught 'okapi' from 3 pictures, 6 in all.",
+        "Taught 'tapir' from 2 pictures, 4 in all.",
+        f"Kept in {model / 'taught.sqlite'}",
+    ]
+
+
+def test_a_folder_stands_for_the_pictures_right_in_it(model, photos, answer):
+    assert answer("teach", model, "okapi", photos / "okapi")["taught"][0]["examples"] == 3
+    found = answer("predict", model, photos / "okapi", photos / "tapir" / "000.png")["predictions"]
+    assert [one["picture"] for one in found] == [
+        str(photos / name) for name in ("okapi/000.png", "okapi/001.png", "okapi/002.png", "tapir/000.png")
+    ]
+
+
+@pytest.mark.parametrize("generator", ["mean", "average"])
+def test_a_model_without_attention_leans_on_nothing(tmp_path, make_model, photos, answer, generator):
+    save_model(tmp_path / "m.safetensors", make_model(generator=generator))
+    result = answer("teach", tmp_path / "m.safetensors", "okapi", photos / "okapi")
+    assert result["taught"][0]["leans_on"] == []
+    assert result["store"] == str(tmp_path / "taught.sqlite")
+
+
+def test_forgetting_and_renaming(taught, answer, run):
+    result = answer("rename", taught, "okapi", "forest giraffe")
+    assert (result["old"], result["new"]) == ("okapi", "forest giraffe")
+    assert names(answer, taught) == ["forest giraffe", "tapir"]
+    result = answer("forget", taught, "tapir")
+    assert (result["forgotten"], result["examples"]) == ("tapir", 2)
+    assert names(answer, taught) == ["forest giraffe"]
+    assert run("rename", taught, "forest giraffe", "okapi")[1] == "'forest giraffe' is now called 'okapi'.\n"
+    assert run("forget", taught, "okapi")[1] == "Forgot 'okapi' and its 3 pictures.\n"
+    assert names(answer, taught) == []
+
+
+def test_ids_stay_when_others_are_forgotten(taught, photos, answer):
+    answer("forget", taught, "okapi")
+    answer("teach", taught, "quoll", photos / "okapi")
+    rows = answer("categories", taught)["categories"]
+    assert [(row["id"], row["name"]) for row in rows[:2]] == [(8, "tapir"), (9, "quoll")]
+
+
+def test_thumbnails_are_kept_only_if_asked_for(model, photos, answer):
+    answer("teach", model, "okapi", photos / "okapi")
+    answer("teach", model, "tapir", photos / "tapir", "--thumbnails")
+    recognizer = Recognizer.load(model, model / "taught.sqlite")
+    assert [example.thumbnail for example in recognizer.examples("okapi")] == [None] * 3
+    assert all(example.thumbnail.startswith(b"\xff\xd8") for example in recognizer.examples("tapir"))
+
+
+def test_another_store_can_be_named(model, photos, answer, tmp_path):
+    for place in (tmp_path / "mine.sqlite", f"sqlite:///{tmp_path / 'url.sqlite'}"):
+        answer("teach", model, "okapi", photos / "okapi", "--store", place)
+        assert names(answer, model, "--store", place) == ["okapi"]
+        answer("rename", model, "okapi", "tapir", "--store", place)
+        found = answer("predict", model, photos / "tapir", "--among", "novel", "--store", place)
+        assert found["predictions"][0]["answers"][0]["category"] == "tapir"
+        answer("forget", model, "tapir", "--store", place)
+    assert (tmp_path / "url.sqlite").is_file()
+    assert not (model / "taught.sqlite").exists()
+
+
+def test_reading_leaves_no_files(model, photos, answer, taught, run):
+    for place in ((), ("--store", "memory:")):
+        before = tree(model)
+        for words in (("categories", model), ("predict", model, photos / "okapi")):
+            answer(*words, *place)
+            assert run(*words, *place)[0] == 0
+        assert tree(model) == before
+    (model / "taught.sqlite").unlink()
+    assert names(answer, model) == []
+    assert [path.name for path in model.iterdir()] == ["model.safetensors"]
+
+
+def test_what_may_only_be_read_is_read(taught, photos, answer, run):
+    taught.chmod(0o555)
+    try:
+        if os.access(taught, os.W_OK):
+            pytest.skip("nothing is read-only for this user")
+        assert names(answer, taught) == ["okapi", "tapir"]
+        assert len(answer("predict", taught, photos / "okapi")["predictions"]) == 3
+        assert "read-only" in run("forget", taught, "okapi")[2]
+    finally:
+        taught.chmod(0o755)
+
+
+def test_a_saved_recogniser_brings_its_categories_along(taught, photos, answer, refused, tmp_path):
+    saved = tmp_path / "elsewhere" / "zoo.safetensors"
+    Recognizer.load(taught, taught / "taught.sqlite").save(saved)
+    assert names(answer, saved) == ["okapi", "tapir"]
+    for words in (("forget", saved, "yeti"), ("rename", saved, "okapi", "tapir")):
+        refused(*words)
+    assert [path.name for path in saved.parent.iterdir()] == ["zoo.safetensors"]
+    answer("forget", saved, "tapir")
+    assert names(answer, saved) == ["okapi"]
+    answer("teach", saved, "quoll", photos / "tapir")
+    assert names(answer, saved) == ["okapi", "quoll"]
+
+
+def test_a_copied_folder_brings_its_store_along(taught, answer, tmp_path):
+    shutil.copytree(taught, tmp_path / "copy")
+    shutil.rmtree(taught)
+    assert names(answer, tmp_path / "copy") == ["okapi", "tapir"]
+
+
+def test_the_list_of_categories_shows_taught_ones_and_the_first_base_ones(tmp_path, make_model, run, photos):
+    model = tmp_path / "m.safetensors"
+    save_model(model, make_model(categories=tuple(f"[b]{n}" for n in range(30))))
+    run("teach", model, "okapi", photos / "okapi")
+    _, some, _ = run("categories", model)
+    assert "1 taught, 30 base categories" in some
+    assert some.index("okapi") < some.index("[b]0")
+    assert "[b]9" in some
+    assert "[b]10" not in some
+    assert "20 more base categories" in some
+    _, everything, _ = run("categories", model, "--all")
+    assert "[b]29" in everything
+    assert "more base categories" not in everything
+
+
+def test_answers_on_the_screen(taught, photos, run):
+    _, one, _ = run("predict", taught, photos / "okapi" / "000.png", "--top", 4)
+    assert "okapi/000.png" in one
+    assert sum("base-" in line or "okapi" in line or "tapir" in line for line in one.splitlines()[1:]) >= 4
+    assert "%" in one
+    _, many, _ = run("predict", taught, photos / "okapi")
+    assert [line.count("000.png") + line.count("002.png") for line in many.splitlines()].count(1) == 2
+
+
+def test_unknown_pictures_are_told_apart(taught, photos, run, answer, monkeypatch):
+    given = [Prediction("unknown", 0.8, "unknown"), Prediction("okapi", 0.15, "novel")]  # type: ignore[arg-type]
+    monkeypatch.setattr(Recognizer, "predict", lambda _, pictures, *__: [given for _ in pictures])
+    for picture in (photos / "okapi", photos / "okapi" / "000.png"):
+        report = answer("predict", taught, picture)
+        assert all(one["unknown"] for one in report["predictions"])
+        assert report["predictions"][0]["answers"] == [
+            {"category": "unknown", "probability": 0.8, "origin": "unknown"},
+            {"category": "okapi", "probability": 0.15, "origin": "novel"},
+        ]
+        code, said, _ = run("predict", taught, picture, "--sheet", taught / "sheet.png")
+        assert code == 0
+        assert "unknown" in said
+        assert "15 %" in said
+
+
+def test_a_contact_sheet_is_drawn(taught, photos, run, tmp_path):
+    sheet = tmp_path / "made" / "sheet.png"
+    code, said, err = run("predict", taught, photos / "okapi", photos / "tapir", "--sheet", sheet)
+    assert (code, err) == (0, "")
+    assert "tapir/001.png" in said
+    with Image.open(sheet) as image:
+        assert image.width > 5 * 276
+
+
+def test_a_sheet_that_cannot_be_written_costs_no_answers(taught, photos, run, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, said, err = run("predict", taught, photos / "okapi", "--sheet", tmp_path / "file" / "sheet.png")
+    assert code == 2
+    assert "000.png" in said
+    assert err.startswith("recollect: cannot write")
+
+
+def test_a_picture_whose_name_is_no_text(taught, tmp_path, run):
+    strange = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[31m.png")
+    Image.fromarray(pixels_of(1)).save(strange)
+    for words in (("--json",), ()):
+        code, said, err = run("predict", taught, strange, *words)
+        assert (code, err) == (0, "")
+        assert said.encode()
+        assert "\x1b" not in said
+
+
+def test_many_pictures_are_answered_batch_by_batch(taught, tmp_path, answer, monkeypatch):
+    many = write_folder(tmp_path / "many", {"all": 7}) / "all"
+    at_once = answer("predict", taught, many)
+    monkeypatch.setattr(answers, "_AT_ONCE", 3)
+    in_parts = answer("predict", taught, many)
+    assert [one["picture"] for one in in_parts["predictions"]] == sorted(map(str, many.iterdir()))
+    for one, other in zip(at_once["predictions"], in_parts["predictions"], strict=True):
+        assert one["answers"][0]["category"] == other["answers"][0]["category"]
+
+
+# What is wrong is one line and exit code 2, and leaves every file as it was: also no new, empty store.
+
+BAD_NAMES = {
+    "": "a category needs a name that is not empty",
+    " ": "a category needs a name that is not empty",
+    "x" * 201: "has 201 characters: at most 200",
+    "a\tb": "cannot be printed",
+    "base-3": "'base-3' is a base category already",
+    "BASE-3": "'BASE-3' is a base category already",
+}
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_that_cannot_be_taught(model, photos, refused, name):
+    assert BAD_NAMES[name] in refused("teach", model, name, photos / "okapi")
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_that_cannot_be_given(taught, refused, name):
+    assert BAD_NAMES[name].split("'")[-1] in refused("rename", taught, "okapi", name)
+
+
+@pytest.mark.parametrize("name", ["Okapi", "ｏｋａｐｉ"])
+def test_another_spelling_of_a_taught_name(taught, photos, refused, name):
+    assert f"'{name}' is taught already as 'okapi'" in refused("teach", taught, name, photos / "tapir")
+    assert f"'{name}' is taught already as 'okapi'" in refused("rename", taught, "tapir", name)
+    assert "it is spelled 'okapi'" in refused("forget", taught, name)
+
+
+@pytest.mark.parametrize("words", [("forget", "yeti"), ("rename", "yeti", "bigfoot")])
+def test_what_was_not_taught(model, photos, answer, refused, words):
+    command, *rest = words
+    assert "taught are: none" in refused(command, model, *rest)
+    answer("teach", model, "--from", photos)
+    assert "taught are: okapi, tapir" in refused(command, model, *rest)
+    assert "only taught ones can be changed" in refused(command, model, "base-1", *rest[1:])
+
+
+def png_of_size(width, height):
+    """A PNG file that claims a size."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
+
+
+def cut_short(tmp_path):
+    whole = write_picture(tmp_path / "whole.png").read_bytes()
+    return whole[: len(whole) // 2]
+
+
+BAD_PICTURES = {
+    "nowhere": (None, "there is no such file"),
+    "empty": (lambda _: b"", "the file is empty"),
+    "text": (lambda _: b"no picture", "this is not a picture"),
+    "cut short": (cut_short, "cut short or damaged"),
+    "huge": (lambda _: png_of_size(100_000, 100_000), "too large"),
+    "flat": (lambda _: png_of_size(0, 5), "bad.png"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PICTURES)
+def test_pictures_that_cannot_be_used(model, photos, refused, tmp_path, kind):
+    make, complaint = BAD_PICTURES[kind]
+    bad = tmp_path / "bad.png"
+    if make is not None:
+        bad.write_bytes(make(tmp_path))
+    good = photos / "okapi" / "000.png"
+    for words in (("teach", model, "okapi", good, bad), ("predict", model, good, bad)):
+        said = refused(*words)
+        assert "bad.png" in said
+        assert complaint in said
+
+
+def test_folders_without_pictures(model, refused, tmp_path):
+    (tmp_path / "empty").mkdir()
+    write_picture(tmp_path / "deep" / "below" / "a.png")
+    for folder in (tmp_path / "empty", tmp_path / "deep"):
+        assert "no pictures are right in this folder" in refused("predict", model, folder)
+        assert "no pictures are right in this folder" in refused("teach", model, "okapi", folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda photos: write_picture(photos / "base-2" / "a.png"), "'base-2' is a base category already"),
+        (lambda photos: (photos / "tapir" / "001.png").write_bytes(b"?"), "tapir/001.png: this is not"),
+        (lambda photos: (photos / "zebra").mkdir(), "zebra: no pictures are right in this folder"),
+        (lambda photos: write_picture(photos / "loose.png"), "loose.png: a sub-folder for each category"),
+        (lambda photos: write_picture(photos / "tapir" / "x" / "a.png"), "tapir/x: a sub-folder for each"),
+        (lambda photos: write_picture(photos / "Okapi" / "a.png"), "'okapi' is taught already as 'Okapi'"),
+        (lambda photos: write_picture(photos / "okapi " / "a.png"), "two folders here have this name"),
+        (lambda photos: (photos / ("x" * 201)).mkdir(), "has 201 characters"),
+    ],
+    ids=["base", "bad picture", "empty", "loose", "deep", "spelling", "twice", "long"],
+)
+def test_a_folder_with_anything_wrong_teaches_nothing(model, photos, refused, spoil, complaint):
+    spoil(photos)
+    assert complaint in refused("teach", model, "--from", photos)
+
+
+def test_every_base_category_in_a_folder_is_named(model, photos, refused):
+    for name in ("base-1", "Base-4"):
+        write_picture(photos / name / "a.png")
+    said = refused("teach", model, "--from", photos)
+    assert "'Base-4', 'base-1' are base categories already" in said
+
+
+def test_a_folder_that_clashes_with_a_taught_spelling_teaches_nothing(taught, refused, tmp_path):
+    more = write_folder(tmp_path / "more", {"aardvark": 1, "TAPIR": 1})
+    assert "'TAPIR' is taught already as 'tapir'" in refused("teach", taught, "--from", more)
+
+
+def test_a_full_disk_teaches_nothing_of_a_folder(taught, answer, run, tmp_path):
+    more = write_folder(tmp_path / "more", {f"animal-{n}": 20 for n in range(20)})
+    with disk_room(80_000):
+        code, said, err = run("teach", taught, "--from", more)
+    assert (code, said) == (2, "")
+    assert err.count("\n") == 1
+    assert "what was taught before is intact" in err
+    assert names(answer, taught) == ["okapi", "tapir"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("teach",),
+        ("teach", "MODEL"),
+        ("teach", "MODEL", "okapi"),
+        ("teach", "MODEL", "okapi", "--from", "PHOTOS"),
+        ("teach", "MODEL", "okapi", "PHOTOS/okapi", "--from", "PHOTOS"),
+        ("teach", "MODEL", "--from", "nowhere"),
+        ("forget", "MODEL"),
+        ("rename", "MODEL", "okapi"),
+        ("categories",),
+        ("predict", "MODEL"),
+        ("predict", "MODEL", "PHOTOS/okapi", "--top", "0"),
+        ("predict", "MODEL", "PHOTOS/okapi", "--among", "some"),
+        ("predict", "MODEL", "PHOTOS/okapi", "--sheet", "sheet.jpg"),
+        ("predict", "MODEL", "x" * 5000),
+        ("predict", "MODEL", "nul\0byte"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_calls(model, photos, refused, words):
+    refused(*(word.replace("MODEL", str(model)).replace("PHOTOS", str(photos)) for word in words))
+
+
+def test_choosing_among_taught_categories_where_there_are_none(model, photos, refused):
+    assert "teach some first" in refused("predict", model, photos / "okapi", "--among", "novel")
+
+
+COMMANDS = {
+    "teach": ("quoll", "PHOTOS/okapi"),
+    "forget": ("okapi",),
+    "rename": ("okapi", "quoll"),
+    "categories": (),
+    "predict": ("PHOTOS/okapi",),
+}
+
+
+@pytest.fixture(params=COMMANDS)
+def command(request, photos):
+    """Every command in turn, as a function of the model: its words."""
+    rest = [word.replace("PHOTOS", str(photos)) for word in COMMANDS[request.param]]
+    return lambda model, *more: (request.param, model, *rest, *more)
+
+
+def test_a_model_that_cannot_be_used(model, command, refused, tmp_path):
+    assert "there is no model at" in refused(*command(tmp_path / "nowhere"))
+    path = model / "model.safetensors"
+    whole = path.read_bytes()
+    for content in (whole[:-10], whole[:5], b"", whole.replace(b'"recollect"', b'"recollekt"', 1)):
+        path.write_bytes(content)
+        assert "model.safetensors" in refused(*command(model))
+    path.write_bytes(whole.replace(rb"{\"format\":2", rb"{\"format\":9", 1))
+    assert "this version reads formats up to" in refused(*command(model))
+
+
+def test_a_store_that_cannot_be_used(taught, make_model, command, refused, tmp_path):
+    save_model(taught / "model.safetensors", make_model(seed=1))
+    said = refused(*command(taught))
+    assert "belongs to another model" in said
+    assert "--store" in said
+    (tmp_path / "text.sqlite").write_text("not a store, but long enough to be looked at by SQLite" * 50)
+    assert "--store" in refused(*command(taught, "--store", tmp_path / "text.sqlite"))
+    assert "no store of the kind 'ftp'" in refused(*command(taught, "--store", "ftp://x/y"))
+    refused(*command(taught, "--store", tmp_path))
+    refused(*command(taught, "--store", "x" * 5000))
+
+
+def test_a_store_that_is_not_there_is_not_made_by_mistake(taught, command, refused, tmp_path):
+    name, *rest = command(taught, "--store", tmp_path / "typo.sqlite")
+    if name != "teach":
+        assert "there is no store at" in refused(name, *rest)
+    if name in {"teach", "forget", "rename"}:
+        assert "gone when the command ends" in refused(name, *rest[:-1], "memory:")
+
+
+def test_features_that_are_no_numbers(tmp_path, make_model, photos, refused):
+    broken = make_model()
+    next(broken.extractor.parameters()).data.fill_(float("nan"))
+    save_model(tmp_path / "m.safetensors", broken)
+    for words in (("teach", "okapi"), ("predict",)):
+        command, *rest = words
+        said = refused(command, tmp_path / "m.safetensors", *rest, photos / "okapi")
+        assert "gives no finite numbers" in said
+
+
+# Starting up: what is not needed is not loaded.
+
+HEAVY = {"torch", "numpy", "PIL", "sklearn", "scipy", "matplotlib", "safetensors", "sqlite3"}
+SHOW = """
+import json, sys
+from recollect import cli
+sys.argv[0] = "recollect"
+try:
+    cli.main()
+finally:
+    print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})), file=sys.stderr)
+"""
+
+
+def loaded_by(*words):
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW, *map(str, words)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("words", [("--help",), ("predict", "--help"), ("teach", "--help")], ids=" ".join)
+def test_help_loads_nothing_heavy(words):
+    said, modules = loaded_by(*words)
+    assert "predict" in said or "--from" in said
+    assert modules & HEAVY == set()
+
+
+def test_predict_loads_only_what_it_computes_with(model, photos):
+    said, modules = loaded_by("predict", model, photos / "okapi", "--json")
+    assert len(json.loads(said)["predictions"]) == 3
+    assert "torch" in modules
+    # sympy comes with torch's compiler, which takes seconds.
+    assert modules & {"sklearn", "scipy", "matplotlib", "pandas", "sympy"} == set()

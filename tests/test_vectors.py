@@ -1,0 +1,112 @@
+"""A table of vectors: every product keeps every bit, whatever else is put in or dropped."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recollect import vectors
+from recollect.vectors import VectorTable
+
+WIDTH = 8
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks of 2, 2, 4, 8, 8, … rows, so that few vectors already fill several."""
+    monkeypatch.setattr(vectors, "_SMALLEST", 2)
+    monkeypatch.setattr(vectors, "_LARGEST", 8)
+
+
+SOME = np.random.default_rng(0).standard_normal((103, WIDTH)).astype(np.float32)
+FEATURES = SOME[100:]
+
+
+def vector_of(number):
+    return SOME[number % 100]
+
+
+def columns(table):
+    """Return the bits of every vector's products by its id."""
+    found = table.products(FEATURES)
+    assert found.shape == (len(FEATURES), len(table))
+    return {id_: column.tobytes() for id_, column in zip(table.ids, found.T, strict=True)}
+
+
+def bytes_of(table):
+    return sum(block.nbytes for block in table._blocks)
+
+
+steps = st.lists(st.tuples(st.sampled_from(["put", "put", "drop"]), st.integers(0, 29)), max_size=60)
+
+
+@given(steps)
+def test_a_table_is_a_dictionary_whose_products_never_move(steps):
+    table, expected = VectorTable(WIDTH), {}
+    for number, (step, id_) in enumerate(steps):
+        before = columns(table)
+        if step == "put":
+            expected[id_] = vector_of(number)
+            table.put(id_, expected[id_])
+        elif id_ in expected:
+            table.drop(id_)
+            del expected[id_]
+        after = columns(table)
+        assert table.ids == sorted(expected)
+        assert {other: after[other] for other in after if other != id_} == {
+            other: before[other] for other in before if other != id_
+        }
+    if expected:
+        wanted = FEATURES @ np.stack([expected[id_] for id_ in sorted(expected)]).T
+        np.testing.assert_allclose(table.products(FEATURES), wanted, rtol=1e-4, atol=1e-5)
+
+
+@given(st.integers(0, 40), st.integers(1, 40), st.randoms())
+def test_what_is_put_and_dropped_again_leaves_every_bit(kept, more, random):
+    table = VectorTable(WIDTH)
+    for id_ in range(kept):
+        table.put(id_, vector_of(id_))
+    before = columns(table)
+    added = list(range(kept, kept + more))
+    for id_ in added:
+        table.put(id_, vector_of(id_))
+    random.shuffle(added)
+    for id_ in added:
+        table.drop(id_)
+    assert columns(table) == before
+
+
+def test_an_empty_table_has_no_products():
+    assert VectorTable(WIDTH).products(FEATURES).shape == (3, 0)
+
+
+def test_many_dropped_vectors_give_their_memory_back():
+    table = VectorTable(WIDTH)
+    for id_ in range(1000):
+        table.put(id_, vector_of(id_))
+    full = bytes_of(table)
+    for id_ in range(3, 1000):
+        table.drop(id_)
+    assert bytes_of(table) < full / 50
+    table.put(2000, vector_of(5))
+    assert table.ids == [0, 1, 2, 2000]
+
+
+def test_vectors_that_come_and_go_at_the_end_of_a_block_make_no_new_one_each_time():
+    table = VectorTable(WIDTH)
+    for id_ in range(4):
+        table.put(id_, vector_of(id_))
+    blocks = []
+    for id_ in range(4, 50):
+        table.put(id_, vector_of(id_))
+        blocks.append(id(table._blocks[-1]))
+        table.drop(id_)
+    assert len(set(blocks)) == 1
+
+
+def test_products_are_the_callers_own():
+    table = VectorTable(WIDTH)
+    table.put(1, vector_of(1))
+    found = table.products(FEATURES)
+    found *= 2
+    np.testing.assert_array_equal(table.products(FEATURES), found / 2)

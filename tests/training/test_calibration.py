@@ -1,0 +1,270 @@
+"""Temperature, bias and threshold, against searches by hand and on data that make them hard to fit."""
+
+import numpy as np
+import pytest
+import torch
+
+from recollect.calibrated import clearance, unknown_probability
+from recollect.data.features import FeatureSet, extract
+from recollect.data.tasks import TaskShape, task_sampler
+from recollect.evaluation.evaluate import model_scores
+from recollect.evaluation.metrics import Scores, task_figures
+from recollect.training import calibration as module
+from recollect.training.calibration import (
+    COLDEST,
+    HOTTEST,
+    Best,
+    Queries,
+    Scored,
+    best_scores,
+    calibrate,
+    fit_bias,
+    fit_temperature,
+    fit_unknown,
+    joint_error,
+    joint_queries,
+)
+
+KINDS = [(kind, generator) for kind in ("cosine", "dot") for generator in ("mean", "average", "attention")]
+
+
+def synthetic(temperature, rows=40_000, categories=12, seed=0):
+    """Scores whose right answers are drawn from their softmax at a known temperature."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = 3 * torch.randn(rows, categories, generator=generator)
+    targets = (scores / temperature).softmax(1).multinomial(1, generator=generator).squeeze(1)
+    return Queries(scores, targets)
+
+
+def random_tasks(seed=0, lead=1.5, tasks=20, k=6, ways=3, queries=12):
+    """Tasks whose novel scores lie `lead` higher than base ones, with answers that are often right."""
+    generator = torch.Generator().manual_seed(seed)
+    novel_targets = torch.arange(queries).remainder(ways).expand(tasks, queries)
+    base_targets = torch.randint(0, k, (tasks, queries), generator=generator)
+
+    def noise(width):
+        return torch.randn(tasks, queries, width, generator=generator)
+
+    own_way = 2 * torch.nn.functional.one_hot(novel_targets, ways)
+    own_base = 2 * torch.nn.functional.one_hot(base_targets, k)
+    scores = Scores(noise(k), noise(ways) + own_way + lead, noise(k) + own_base, noise(ways) + lead)
+    return Scored(scores, novel_targets, base_targets)
+
+
+def harmonic(scored, bias):
+    parts = [task_figures(*some.biased(bias))["harmonic"] for some in scored]
+    return torch.cat(parts).mean().item()
+
+
+def features_of(sizes, seed, kind, width=32, spread=1.5):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    centres = torch.randn(len(sizes), width, generator=generator)
+    features = centres[labels] + spread * torch.randn(len(labels), width, generator=generator)
+    return FeatureSet(features, labels, tuple(f"{kind}-{number}" for number in range(len(sizes))))
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
+def test_a_known_temperature_is_found_again_and_mends_the_calibration_error(temperature):
+    queries = synthetic(temperature)
+    found = fit_temperature(queries, len(queries.targets))
+    assert found == pytest.approx(temperature, rel=0.03)
+    assert joint_error(queries, found) < 0.012
+    if temperature != 1:
+        assert joint_error(queries) > 5 * joint_error(queries, found)
+
+
+def test_the_temperature_has_the_highest_likelihood_of_all():
+    queries = synthetic(1.7, rows=500)
+    queries.scores[:, 3] = torch.where(queries.targets == 3, queries.scores[:, 3], -torch.inf)  # hidden
+
+    def loss(temperature):
+        return torch.nn.functional.cross_entropy(queries.scores / temperature, queries.targets).item()
+
+    found = fit_temperature(queries, 10**9)
+    assert loss(found) <= min(loss(t) for t in np.geomspace(COLDEST, HOTTEST, 400)) + 1e-6
+
+
+@pytest.mark.parametrize("pictures", [4, 1000])
+def test_few_pictures_that_are_all_right_do_not_make_certain(pictures):
+    scores = torch.eye(5).repeat(20, 1) * 8
+    queries = Queries(scores, torch.arange(5).repeat(20))
+    found = fit_temperature(queries, pictures)
+    confidence = (scores / found).softmax(1).amax(1).mean().item()
+    # One of pictures + 2 is given blindly, and so is wrong in 4 of 5 cases.
+    assert confidence == pytest.approx(1 - 0.8 / (pictures + 2), abs=2e-3)
+    assert COLDEST <= found <= HOTTEST
+
+
+def test_answers_that_are_all_wrong_give_the_highest_temperature():
+    queries = Queries(torch.eye(5) * 8, torch.arange(5).roll(1))
+    assert fit_temperature(queries, 1000) == pytest.approx(HOTTEST)
+
+
+def test_equal_scores_give_a_temperature_within_bounds():
+    assert (
+        COLDEST <= fit_temperature(Queries(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)), 4) <= HOTTEST
+    )
+
+
+@pytest.mark.parametrize("lead", [-3.0, 0.0, 1.5, 40.0])
+def test_no_other_bias_has_a_higher_harmonic_mean(lead):
+    scored = [random_tasks(seed, lead) for seed in range(2)]
+    found = fit_bias(scored)
+    others = np.linspace(-lead - 4, -lead + 4, 301)
+    assert harmonic(scored, found) >= max(harmonic(scored, bias) for bias in others) - 1e-9
+    assert harmonic(scored, found) >= harmonic(scored, 0)
+    assert found == pytest.approx(-lead, abs=1)
+
+
+def test_the_bias_stays_where_nothing_better_is_found():
+    perfect = random_tasks(lead=0)
+    scores = Scores(*(100 * (part > 1.5) for part in vars(perfect.scores).values()))
+    certain = Scored(
+        Scores(
+            torch.zeros_like(scores.novel_base, dtype=torch.float),
+            10.0 * torch.nn.functional.one_hot(perfect.novel_targets, 3),
+            10.0 * torch.nn.functional.one_hot(perfect.base_targets, 6),
+            torch.zeros_like(scores.base_novel, dtype=torch.float),
+        ),
+        perfect.novel_targets,
+        perfect.base_targets,
+    )
+    assert fit_bias([certain]) == 0
+    hopeless = certain._replace(novel_targets=(certain.novel_targets + 1) % 3)  # no bias mends it
+    assert fit_bias([hopeless]) == 0
+
+
+def test_unknown_pictures_are_those_whose_own_category_is_not_taught(tiny_model):
+    novel, base = features_of([9] * 6, 1, "novel"), features_of([9] * 7, 0, "base")
+    tasks = task_sampler(base, novel).draw(TaskShape(3, 2, 4), 5, 0)
+    score = model_scores(tiny_model, novel, base)
+    scores = score(tasks)
+    known, strange = best_scores({3: [Scored(scores, tasks.novel_targets, tasks.base_targets)]})
+    assert [some.taught for some in known] == [0, 3]
+    assert [some.taught for some in strange] == [2]
+    expected = []
+    for task in range(5):
+        for query, own in enumerate(tasks.novel_targets[task]):
+            rest = [scores.novel_novel[task, query, way].item() for way in range(3) if way != own]
+            expected.append(max(*rest, scores.novel_base[task, query].max().item()))
+    assert strange[0].values == pytest.approx(expected)
+    assert known[0].values == pytest.approx(scores.base_base.amax(2).flatten().numpy())
+    assert len(known[1].values) == 2 * len(expected)
+
+
+def drifting(rng, base_level=6.0, shift=0.5, n=4000):
+    """Best scores of known and unknown pictures that rise with what is taught."""
+    levels = {taught: base_level + shift * np.log1p(taught) for taught in (0, 1, 5, 16)}
+    known = [Best(taught, rng.normal(level, 1, n)) for taught, level in levels.items()]
+    return known, [Best(taught, rng.normal(level - 1.5, 1, n)) for taught, level in levels.items()]
+
+
+def test_the_false_alarm_rate_holds_however_many_are_taught():
+    known, strange = drifting(np.random.default_rng(0))
+    unknown = fit_unknown(known, strange, 1000)
+    assert unknown.rise == pytest.approx(0.5, abs=0.05)
+
+    def alarms(some):
+        return (clearance(some.values, some.taught, unknown) < 0).mean()
+
+    each = [alarms(some) for some in known]
+    assert np.mean(each) == pytest.approx(unknown.false_alarms)
+    assert 0.0499 < unknown.false_alarms <= 0.05
+    assert each == pytest.approx([0.05] * len(each), abs=0.01)
+    assert np.mean([alarms(some) for some in strange]) > 0.4
+
+
+def test_the_probability_of_unknown_is_right_among_as_many_known_ones():
+    known, strange = drifting(np.random.default_rng(1), shift=0)
+    strange = [some._replace(values=np.tile(some.values, 3)) for some in strange]  # the priors stay equal
+    unknown = fit_unknown(known, strange, 30_000)
+    cleared = np.linspace(-3, 3, 13)
+    score = cleared + unknown.threshold
+    likelihoods = [np.exp(-((score - level) ** 2) / 2) for level in (4.5, 6.0)]
+    expected = likelihoods[0] / (likelihoods[0] + likelihoods[1])
+    assert unknown_probability(cleared, unknown) == pytest.approx(expected, abs=0.03)
+
+
+def test_no_picture_is_called_unknown_that_is_more_probably_known():
+    rng = np.random.default_rng(2)
+    known = [Best(taught, rng.normal(10, 1, 2000)) for taught in (0, 5)]
+    unknown = fit_unknown(known, [Best(4, rng.normal(0, 1, 2000))], 2000)
+    assert unknown.false_alarms < 0.01  # no need for 5 % where the two are so far apart
+    assert unknown.threshold == pytest.approx(5, abs=1)
+    assert unknown.offset == pytest.approx(0, abs=1e-6)
+
+
+def test_what_cannot_tell_unknown_pictures_is_not_used():
+    rng = np.random.default_rng(3)
+    known, strange = drifting(rng)
+    assert fit_unknown(strange, known, 1000) is None  # unknown ones score higher
+    assert fit_unknown(known, strange, 19) is None  # 5 % of 19 pictures is less than one
+    same = [Best(taught, np.ones(50)) for taught in (0, 1)]
+    assert fit_unknown(same, same, 1000) is None
+
+
+@pytest.mark.parametrize("fake", [False, True], ids=["novel", "fake-novel"])
+@pytest.mark.parametrize(("classifier", "generator"), KINDS)
+def test_every_kind_of_model_is_calibrated_for_the_better(
+    make_model, classifier, generator, fake, monkeypatch
+):
+    monkeypatch.setattr(module, "_TASKS", 60)
+    model = make_model(classifier=classifier, generator=generator)
+    base = features_of([12] * 7, 0, "base")
+    with torch.no_grad():  # base vectors that know their categories
+        model.classifier.weight.copy_(
+            torch.stack([base.features[base.labels == label].mean(0) for label in range(7)])
+        )
+    novel = None if fake else features_of([14] * 6, 1, "novel")
+    found = calibrate(model, novel, base)
+    report = found.report
+    assert report["ece_after"] < max(report["ece_before"], 8)
+    assert report["harmonic_after"] >= report["harmonic_before"]
+    assert found.unknown is None or report["false_alarms"] <= 5
+    assert calibrate(model, novel, base) == found
+    assert calibrate(model, novel, base, seed=1) != found
+
+
+def test_the_report_says_what_a_second_look_finds(tiny_model):
+    novel, base = features_of([20] * 6, 1, "novel"), features_of([20] * 7, 0, "base")
+    found = calibrate(tiny_model, novel, base)
+    sampler, score = task_sampler(base, novel), model_scores(tiny_model, novel, base)
+    scored = module.score_tasks(sampler, score, 5, 250, 1000, 0)
+    assert found.bias == fit_bias(scored)
+    adjusted = [some.biased(found.bias) for some in scored]
+    queries = joint_queries(adjusted)
+    assert found.report["ece_after"] == pytest.approx(100 * joint_error(queries, found.temperature), abs=0.01)
+    assert found.report["harmonic_after"] == pytest.approx(100 * harmonic(scored, found.bias), abs=0.01)
+    right = (queries.scores.argmax(1) == queries.targets).float().mean().item()
+    assert found.report["both_after"] == pytest.approx(100 * right, abs=1)
+
+
+@pytest.mark.parametrize("sizes", [[2, 2], [2, 3, 2], [2] * 5, [30, 30]])
+def test_the_smallest_folders_are_calibrated(make_model, sizes):
+    names = tuple(f"base-{number}" for number in range(len(sizes)))
+    model = make_model(categories=names)
+    found = calibrate(model, None, features_of(sizes, 0, "base"))
+    assert COLDEST <= found.temperature <= HOTTEST
+    assert abs(found.bias) < 30
+    assert (found.unknown is None) or sum(sizes) >= 20
+
+
+def test_tasks_have_every_number_of_shots_equally_often(tiny_model):
+    novel, base = features_of([20] * 6, 1, "novel"), features_of([20] * 7, 0, "base")
+    seen = []
+
+    def watched(tasks):
+        seen.append(tuple(tasks.support.shape))
+        return model_scores(tiny_model, novel, base)(tasks)
+
+    scored = module.score_tasks(task_sampler(base, novel), watched, 4, 40, 5, 0)
+    assert seen == [(size, 4, shots) for shots in range(1, 6) for size in (5, 3)]
+    assert {len(some.novel_targets[0]) for some in scored} == {4 * 15}
+
+
+def test_pictures_of_a_split_are_calibrated(tiny_model, tiny_split):
+    found = calibrate(
+        tiny_model, extract(tiny_model, tiny_split.val), extract(tiny_model, tiny_split.base_val)
+    )
+    assert set(found.report) >= {"ece_before", "ece_after", "both_before", "both_after", "harmonic_after"}
