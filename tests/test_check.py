@@ -1,16 +1,21 @@
 """`recollect check`: accuracies counted picture by picture."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from safetensors.numpy import load_file
 
 from pictures import write_folder, write_picture, write_zip
 from recollect import Recognizer, check
 from recollect.check import check_folder, check_table
 from recollect.data import folder as folder_data
 from recollect.errors import DataError, ModelError, PictureError
-from recollect.modelfile import TrainedOn, save_model
+from recollect.lessons import default_store
+from recollect.model.spec import Calibration, Unknown
+from recollect.modelfile import TrainedOn, find_model, read_header, save_model, write_model
 
 KNOWN = ("ant", "bee", "[red]cat", "dog")
 COUNTS = {"ant": 12, "bee": 9, "[red]cat": 5, "yeti": 3, "yak": 2}
@@ -41,9 +46,8 @@ def expected_rows(recognizer, zoo, names, base=KNOWN):
         for answer in answers:
             if answer != name:
                 wrong[answer] = wrong.get(answer, 0) + 1
-        worst = max(
-            wrong, key=lambda other: (wrong[other], -recognizer.categories().index(other)), default=None
-        )
+        order = [known.name for known in recognizer.categories()]
+        worst = max(wrong, key=lambda other: (wrong[other], -order.index(other)), default=None)
         rows.append(
             {
                 "category": name,
@@ -81,14 +85,28 @@ def test_accuracies_are_those_of_one_prediction_after_the_other(model, zoo, monk
         assert confusion.counts[row].tolist() == [answers.count(other) for other in confusion.predicted]
 
 
-def test_taught_categories_are_checked_too(model, zoo, monkeypatch):
-    recognizer = Recognizer.load(model)
+@pytest.mark.parametrize("store", [None, "elsewhere.sqlite"])
+def test_taught_categories_are_checked_too(model, zoo, tmp_path, store):
+    model = Path(shutil.copy(find_model(model), tmp_path / "own.safetensors"))
+    kept = default_store(model) if store is None else tmp_path / store
+    recognizer = Recognizer.load(model, kept)
     recognizer.teach("yeti", sorted((zoo / "yeti").iterdir()))
-    monkeypatch.setattr(check.Recognizer, "load", lambda _model: recognizer)
-    report, _ = check_folder(model, zoo)
+    report, _ = check_folder(model, zoo, store and str(kept))
     assert report["categories"] == expected_rows(recognizer, zoo, [*KNOWN[:3], "yeti"])
     assert report["categories"][-1]["origin"] == "novel"
     assert [one["category"] for one in report["unknown"]] == ["yak"]
+
+
+def test_a_picture_that_is_called_unknown_counts_as_such(model, zoo, tmp_path):
+    strict = Unknown(threshold=1e6, steepness=1, offset=0, false_alarms=1)
+    words = read_header(model).model_copy(update={"calibration": Calibration(unknown=strict)})
+    write_model(tmp_path / "strict.safetensors", words, load_file(find_model(model)))
+    report, confusion = check_folder(tmp_path / "strict.safetensors", zoo)
+    assert report["accuracy"] == 0
+    assert all(
+        row["confused_with"] == {"category": "(unknown)", "share": 100} for row in report["categories"]
+    )
+    assert confusion.counts.sum() == confusion.counts[:, -1].sum() == report["pictures"]
 
 
 def test_an_archive_is_as_good_as_its_folder(model, zoo, tmp_path):
@@ -174,12 +192,12 @@ def test_only_a_batch_of_pictures_is_in_memory(model, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "BATCH", 4)
     zoo = write_folder(tmp_path / "zoo", {"ant": 13})
     sizes = []
-    scores = Recognizer.scores
+    predict = Recognizer.predict
 
-    def watched(self, pixels):
+    def watched(self, pixels, top):
         sizes.append(len(pixels))
-        return scores(self, pixels)
+        return predict(self, pixels, top)
 
-    monkeypatch.setattr(Recognizer, "scores", watched)
+    monkeypatch.setattr(Recognizer, "predict", watched)
     check_folder(model, zoo)
     assert sizes == [4, 4, 4, 1]

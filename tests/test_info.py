@@ -14,6 +14,7 @@ from recollect.errors import ModelError
 from recollect.info import info_table, model_info
 from recollect.model.extractors import extractor_names
 from recollect.modelfile import (
+    FORMAT,
     TrainedOn,
     count_parameters,
     file_fingerprint,
@@ -56,7 +57,7 @@ def test_info_says_what_the_model_is(path, tiny_model):
     assert info == {
         "file": str(path),
         "megabytes": round(path.stat().st_size / 1e6, 2),
-        "format": 1,
+        "format": FORMAT,
         "parameters": sum(parameter.numel() for parameter in tiny_model.parameters()),
         "fingerprint": fingerprint(tiny_model),
         "extractor": "c32f",
@@ -66,6 +67,8 @@ def test_info_says_what_the_model_is(path, tiny_model):
         "preprocessing": {"size": 16, "short_side": None, "mean": [120, 115, 104], "std": [70, 68, 72]},
         "base_categories": 7,
         "first_categories": [f"base-{index}" for index in range(5)],
+        "taught": 0,
+        "calibration": {"temperature": 1.0, "bias": 0.0, "unknown": None, "report": {}},
         "trained_on": {"data": "cifar-fs:images.zip", "split": "7", "skip_bad": True, "key": "abc"},
         "provenance": PROVENANCE,
     }
@@ -115,7 +118,7 @@ def test_weights_of_another_kind_are_refused_by_name(path):
     name = next(name for name in weights if name.startswith("extractor."))
     words = read_header(path).model_dump_json()
     save_file({**weights, name: weights[name].to(torch.bfloat16)}, path, metadata={"recollect": words})
-    with pytest.raises(ModelError, match=r"weights in .*model.safetensors are of another kind"):
+    with pytest.raises(ModelError, match=r"numbers in .*model.safetensors are of another kind"):
         model_info(path)
 
 

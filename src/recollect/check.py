@@ -24,16 +24,17 @@ from recollect.progress import track
 
 log = logging.getLogger(__name__)
 BATCH = 256  # pictures in memory at a time
+UNKNOWN = "(unknown)"  # in place of a category's name
 
 
 def check_folder(
     model: Path, folder: Path, store: str | None = None, *, skip_bad: bool = False
 ) -> tuple[dict[str, Any], Confusion]:
-    """Let a recogniser answer among all its categories: the result of `recollect check`, and the counts.
+    """Let a recogniser answer as `predict` does: the result of `recollect check`, and the counts.
 
     In percent: `accuracy` over all `pictures`, `mean_accuracy` over the categories. `categories` has for
     each `category` its `origin` (base or novel), `pictures`, `accuracy`, and under `confused_with` the most
-    frequent wrong answer (`category`) with its `share` of the pictures, or null. `unknown` names the
+    frequent wrong answer (`category`, or "(unknown)") with its `share` of the pictures, or null. `unknown` names the
     sub-folders (`category`, `pictures`) that are no categories of the model and count nowhere else.
     `warnings`, where there are any, say what must be known to read the figures.
     """
@@ -49,14 +50,16 @@ def check_folder(
                 f"no sub-folder of {folder} is a category of {model}: there are {_some(sorted(unknown))}, "
                 f"and the model knows {_some(known)}"
             )
-        counts = np.zeros((len(known), len(known)), np.int64)
+        counts = np.zeros((len(known), len(known) + 1), np.int64)  # the last column: called unknown
         for batch, pixels in _decoded(asked, header.spec.preprocessing, skip_bad=skip_bad):
-            best = np.concatenate(recognizer.scores(pixels), axis=1).argmax(axis=1)
-            np.add.at(counts, ([place[item.category] for item in batch], best), 1)
+            for item, (answer, *_) in zip(batch, recognizer.predict(list(pixels), top=1), strict=True):
+                column = -1 if answer.origin == "unknown" else place[answer.category]
+                counts[place[item.category], column] += 1
     rows = np.flatnonzero(counts.sum(axis=1))
     if not len(rows):
         raise DataError(f"no picture of {folder} can be read")
-    confusion = Confusion(counts[rows], tuple(known[row] for row in rows), tuple(known))
+    used = len(known) + bool(counts[:, -1].any())
+    confusion = Confusion(counts[rows, :used], tuple(known[row] for row in rows), (*known, UNKNOWN)[:used])
     warnings = _warnings(folder, unknown, same=key == header.trained_on.key)
     for warning in warnings:
         log.warning("%s", warning)

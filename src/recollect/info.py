@@ -17,8 +17,9 @@ def model_info(model: str | Path) -> dict[str, Any]:
 
     `file`, `megabytes`, `format`, `parameters`, `fingerprint` (what features depend on), `extractor`,
     `last_relu`, `classifier`, `generator`, `preprocessing`, `base_categories` (how many) and the first of
-    them, `first_categories`; `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as the training
-    wrote it, with its configuration.
+    them, `first_categories`; `taught` (how many categories came with the file) and `calibration`;
+    `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as the training wrote it, with its
+    configuration.
     """
     path = find_model(model)
     header = read_header(path)
@@ -36,6 +37,8 @@ def model_info(model: str | Path) -> dict[str, Any]:
         "preprocessing": spec.preprocessing.model_dump(mode="json"),
         "base_categories": len(spec.categories),
         "first_categories": list(spec.categories[:FIRST]),
+        "taught": len(header.taught),
+        "calibration": header.calibration.model_dump(mode="json"),
         "trained_on": {"data": _config(provenance).get("data"), **header.trained_on.model_dump(mode="json")},
         "provenance": provenance,
     }
@@ -65,8 +68,18 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
         "parameters": f"{info['parameters']:,}",
         "input": f"{prepare['size']} × {prepare['size']} pixels{cut}; mean {mean}; std {std}",
         "base categories": f"{count}: {', '.join(names)}{', …' if count > len(names) else ''}",
+        "taught": str(info["taught"] or ""),
+        "calibration": _calibration(info["calibration"]),
         "fingerprint": info["fingerprint"],
     }
+
+
+def _calibration(words: dict[str, Any]) -> str:
+    if not words["report"]:
+        return ""
+    unknown = words["unknown"]
+    alarms = f"; {100 * unknown['false_alarms']:.1f} % of known pictures called unknown" if unknown else ""
+    return f"temperature {words['temperature']:.2f}, bias of taught categories {words['bias']:.2f}{alarms}"
 
 
 def _whence(info: dict[str, Any]) -> dict[str, str]:
