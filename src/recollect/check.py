@@ -34,8 +34,8 @@ def check_folder(
 
     In percent: `accuracy` over all `pictures`, `mean_accuracy` over the categories. `categories` has for
     each `category` its `origin` (base or novel), `pictures`, `accuracy`, and under `confused_with` the most
-    frequent wrong answer (`category`, or "(unknown)") with its `share` of the pictures, or null. `unknown` names the
-    sub-folders (`category`, `pictures`) that are no categories of the model and count nowhere else.
+    frequent wrong answer (`category`, or "(unknown)") with its `share` of the pictures, or null. `unknown`
+    names the sub-folders (`category`, `pictures`) that are no categories of the model and count nowhere else.
     `warnings`, where there are any, say what must be known to read the figures.
     """
     header = read_header(model)
