@@ -5,11 +5,13 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from recollect.modelfile import save_model
 
 README = Path(__file__).parents[1] / "README.md"
+RESULTS = README.parent / "docs" / "results"
 
 
 def test_the_five_lines_of_python_run(tmp_path, monkeypatch, capsys, tiny_model):
@@ -34,31 +36,60 @@ def test_every_file_that_the_readme_shows_is_there():
             assert (README.parent / link).exists(), link
 
 
-def test_every_result_in_the_readme_was_written_by_a_command():
-    text = README.read_text(encoding="utf-8")
-    folder = README.parent / "docs" / "results" / "cifar-fs-c64f-quick"
-    labels = {
-        "cifar-mean": "mean (stage 1 alone)",
-        "cifar-average": "average",
-        "cifar": "attention, mixed shots (the default)",
-        "cifar-1-shot": "attention, trained for 1 shot",
-        "cifar-5-shot": "attention, trained for 5 shots",
-    }
-    assert {file.stem for file in folder.glob("*.json")} == set(labels)
+def results(folder, name):
+    report = json.loads((RESULTS / folder / f"{name}.json").read_text(encoding="utf-8"))
+    assert report["model"] == f"runs/{name}"
+    assert (report["categories"], report["tasks"], report["ways"]) == ("test", 600, 5)
+    return {result["shots"]: result for result in report["results"]}
+
+
+def cell(value):
+    return f"{value['mean']:.1f} ± {value['ci95']:.1f}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "labels"),
+    [
+        (
+            "cifar-fs-c64f-quick",
+            {
+                "cifar-mean": "mean (stage 1 alone)",
+                "cifar-average": "average",
+                "cifar": "attention, mixed shots (the default)",
+                "cifar-1-shot": "attention, trained for 1 shot",
+                "cifar-5-shot": "attention, trained for 5 shots",
+            },
+        ),
+        (
+            "cifar-fs-c64f",
+            {
+                "long-mean": "mean (stage 1 alone)",
+                "long-average": "average",
+                "long": "attention, mixed shots (the default)",
+            },
+        ),
+    ],
+)
+def test_every_result_in_the_readme_was_written_by_a_command(folder, labels):
     for name, label in labels.items():
-        report = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        assert report["model"] == f"runs/{name}"
-        assert (report["categories"], report["tasks"], report["ways"]) == ("test", 600, 5)
+        found = results(folder, name)
         cells = []
         for figure in ("novel", "base", "both"):
-            values = [result[figure] for result in report["results"]]
-            means = [f"{value['mean']:.1f} ± {value['ci95']:.1f}" for value in values]
+            means = [cell(found[shots][figure]) for shots in (1, 5)]
             cells.append(" / ".join(dict.fromkeys(means)))
-        assert f"| {label} | {' | '.join(cells)} |" in text
+        assert f"| {label} | {' | '.join(cells)} |" in README.read_text(encoding="utf-8")
+
+
+def test_the_comparison_of_shots_in_the_readme_was_written_by_commands():
+    mixed = results("cifar-fs-c64f", "long")
+    for shots in (1, 2, 3, 5, 10, 20):
+        own = results("cifar-fs-c64f", f"long-{shots}")[shots]
+        cells = [cell(one[figure]) for figure in ("novel", "both") for one in (mixed[shots], own)]
+        assert f"| {shots} | {' | '.join(cells)} |" in README.read_text(encoding="utf-8")
 
 
 def test_the_demonstration_shows_what_it_should():
-    result = json.loads((README.parent / "docs" / "results" / "demo.json").read_text(encoding="utf-8"))
+    result = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))
     one_shot = {row["generator"]: row for row in result["generators"] if row["shots"] == 1}
     assert all(60 <= row["novel"]["mean"] <= 92 for row in one_shot.values())
     for kind in ("average", "attention"):
