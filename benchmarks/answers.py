@@ -262,7 +262,9 @@ def reliability_figure(report):
     figure = Figure(figsize=(8.6, 5.0))
     grid = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(3.4, 1))
     for column, name in enumerate(("before", "after")):
-        bins = [one for one in report[name]["bins"] if one["answers"]]
+        bins = report[name]["bins"]
+        total = sum(one["answers"] for one in bins)
+        bins = [one for one in bins if one["answers"] > total / 1000]  # of fewer, accuracy says nothing
         confidence, accuracy, answers = (
             np.array([one[part] for one in bins]) for part in ("confidence", "accuracy", "answers")
         )
