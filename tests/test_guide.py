@@ -1,0 +1,84 @@
+"""The guide is true: its code blocks run, in their order, on a small folder of pictures."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pictures import write_picture
+from recollect import cli
+
+GUIDE = Path(__file__).parents[1] / "docs" / "guide.md"
+BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+# All but this is run as it is printed; the training is cut to a few steps of a small network.
+TRAINING = "--minutes 10"
+SHORT_TRAINING = (
+    "--extractor c32f --size 16 --threads 1 --device cpu --set stage1.steps=2 --set stage2.steps=2 "
+    "--set stage2.views=1 --set select_tasks=4"
+)
+COMMANDS = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with everything that the guide names, as small as can be."""
+    seed = 0
+    for top, names, count in (
+        ("photos", ("Orange", "Zucchini", "Garlic"), 10),
+        ("new", ("Kiwi", "Red-Beet", "Ginger"), 3),
+        ("labelled", ("Orange", "Kiwi"), 2),
+    ):
+        for name in names:
+            for number in range(1, count + 1):
+                seed += 1
+                write_picture(tmp_path / top / name / f"{number:03}.jpg", seed)
+    for number in range(1, 5):
+        write_picture(tmp_path / "inbox" / f"IMG_{number:04}.jpg", number)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_code_block_runs(folder, run, capsys):
+    assert [kind for kind, _ in BLOCKS].count("python") == 2
+    text = "".join(code for _, code in BLOCKS)
+    assert text.count(TRAINING) == 1
+    named, ran = {}, []
+    for kind, code in BLOCKS:
+        if kind == "python":
+            exec(code, named)
+            continue
+        for line in code.replace(TRAINING, SHORT_TRAINING).splitlines():
+            words = shlex.split(line)
+            if words[0] != "recollect":
+                subprocess.run(words, check=True)
+            elif words[1] in COMMANDS:
+                ended, said, err = run(*words[1:])
+                assert ended == 0, err
+                assert said, line
+                ran.append(words[1])
+    assert {"train", "teach", "forget", "rename", "categories", "predict"} <= set(ran)
+    assert {"check"} & COMMANDS <= set(ran)
+    with Image.open(folder / "answers.png") as sheet:
+        assert sheet.format == "PNG"
+    taught = {category.name for category in named["again"].categories() if category.origin == "novel"}
+    assert taught == {"Kiwi", "Beetroot", "Ginger"}
+    printed = capsys.readouterr().out
+    assert "6 categories" in printed
+
+
+def test_every_command_that_the_guide_prints_is_one_of_ours():
+    printed = {
+        command for _, code in BLOCKS for command in re.findall(r"^recollect (\S+)", code, re.MULTILINE)
+    }
+    if "check" not in COMMANDS:
+        pytest.skip("there is no `recollect check` yet")
+    assert printed <= COMMANDS
+
+
+def test_every_file_that_the_guide_shows_is_there():
+    for link in re.findall(r"\]\(([^)#]+)\)", GUIDE.read_text(encoding="utf-8")):
+        if not link.startswith("http"):
+            assert (GUIDE.parent / link).exists(), link
