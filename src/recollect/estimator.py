@@ -43,7 +43,8 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     generator : {"attention", "average", "mean"}, default="attention"
         How the vector of a taught category is made of its examples (Eq. 8, 6 and 5 of the paper). "mean"
-        learns nothing on episodes; "attention" takes memory and time for d × d weights.
+        learns nothing on episodes; "attention" takes memory and time for d × d weights, and pays where there
+        are many base categories to lean on.
     centre : bool, default=True
         Subtract the mean of the base features before they are brought to unit length. Features that come
         after a ReLU are all positive and hardly differ in direction without it.
