@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect import vectors
-from recollect.vectors import VectorTable
+from recollect.vectors import VectorTable, unit
 
 WIDTH = 8
 
@@ -74,6 +74,24 @@ def test_what_is_put_and_dropped_again_leaves_every_bit(kept, more, random):
     for id_ in added:
         table.drop(id_)
     assert columns(table) == before
+
+
+@pytest.mark.parametrize("absent", [-1, 3, 9])
+def test_what_is_not_there_cannot_be_dropped_and_nothing_else_is(absent):
+    table = VectorTable(WIDTH)
+    for id_ in (1, 5):
+        table.put(id_, vector_of(id_))
+    before = columns(table)
+    with pytest.raises(KeyError):
+        table.drop(absent)
+    assert columns(table) == before
+
+
+def test_unit_vectors_have_length_one_and_none_stays_none():
+    found = unit(np.concatenate([FEATURES, np.zeros((1, WIDTH), np.float32)]))
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), [1, 1, 1, 0], rtol=1e-6)
+    np.testing.assert_allclose(found[0] * np.linalg.norm(FEATURES[0]), FEATURES[0], rtol=1e-6)
+    np.testing.assert_array_equal(unit(FEATURES[1]), found[1])
 
 
 def test_an_empty_table_has_no_products():

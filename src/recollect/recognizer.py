@@ -15,10 +15,11 @@ from recollect.errors import ModelError, RecollectError
 from recollect.images import Picture, are_many, read_batch, thumbnail
 from recollect.modelfile import read_taught, write_model
 from recollect.store import Example, NewExample, Owner, Store, Taught, fold, open_store, tidy
-from recollect.vectors import VectorTable
+from recollect.vectors import VectorTable, unit
 
 Origin = Literal["base", "novel"]
 Among = Literal["all", "base", "novel"]
+_AT_ONCE = 500  # categories taken over together, to spare memory
 
 
 @dataclass(frozen=True)
@@ -228,15 +229,19 @@ class Recognizer:
         listed = {taught.id: taught for taught in self._store.categories()}
         for id_ in self._taught.keys() - listed.keys():
             self._drop(id_)
-        self._learn([taught for taught in listed.values() if self._taught.get(taught.id) != taught])
+        changed = [taught for taught in listed.values() if self._taught.get(taught.id) != taught]
+        for start in range(0, len(changed), _AT_ONCE):
+            self._learn(changed[start : start + _AT_ONCE])
         self._seen = state
 
     def _learn(self, changed: list[Taught]) -> None:
         """Compute the vectors of categories whose examples changed: w' = the mean of their terms."""
         words = {taught.id: taught for taught in changed}
         for id_, terms in self._store.terms(list(words)):
-            self._vectors.put(id_, self._view(terms.mean(axis=0, dtype=np.float64).astype(np.float32)))
-            self._taught[id_] = words[id_]
+            taught = words[id_]
+            vector = self._view(terms.mean(axis=0, dtype=np.float64).astype(np.float32))
+            self._vectors.put(taught.id, vector)
+            self._taught[taught.id] = taught
         self._columns = None
 
     def _drop(self, id_: int) -> None:
@@ -247,7 +252,7 @@ class Recognizer:
     def _in_order(self) -> list[Taught]:
         """Return the taught categories in the order of their scores; the list is never changed."""
         if self._columns is None:
-            self._columns = [self._taught[id_] for id_ in self._vectors.ids]
+            self._columns = sorted(self._taught.values(), key=lambda taught: taught.id)
         return self._columns
 
     def _new_name(self, name: str) -> str:
@@ -278,11 +283,7 @@ class Recognizer:
 
     def _view(self, vectors: Floats) -> Floats:
         """Return vectors as the classifier sees them: of unit length for cosine."""
-        if self._spec.classifier == "dot":
-            return vectors
-        norms = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(1e-12))
-        unit: Floats = vectors / norms
-        return unit
+        return vectors if self._spec.classifier == "dot" else unit(vectors)
 
 
 def _finite(part: str, values: Floats) -> Floats:

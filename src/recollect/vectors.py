@@ -1,7 +1,8 @@
 """Classification vectors of taught categories, kept so that a score never depends on what else is taught."""
 
 import heapq
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 import numpy.typing as npt
@@ -23,31 +24,38 @@ class VectorTable:
         self._blocks: list[Floats] = []
         self._starts: list[int] = []
         self._used: list[int] = []  # vectors in each block
-        self._slots: dict[int, int] = {}
+        self._ids, self._slots = array("q"), array("q")  # rising ids, and the slot of each
         self._free: list[int] = []  # a heap: the lowest first
-        self._order: tuple[list[int], npt.NDArray[np.int64] | None] | None = None
+        self._order: npt.NDArray[np.int64] | slice | None = slice(0)  # of products to return
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._ids)
 
     @property
     def ids(self) -> list[int]:
         """Return the ids, rising."""
-        return self._in_order()[0]
+        return self._ids.tolist()
 
     def put(self, id_: int, vector: Floats) -> None:
         """Put a vector (d,) in, or in the place of the one that has this id."""
-        if id_ not in self._slots:
+        place = bisect_left(self._ids, id_)
+        if place == len(self) or self._ids[place] != id_:
             if not self._free:
                 self._add_block()
-            slot = self._slots[id_] = heapq.heappop(self._free)
+            slot = heapq.heappop(self._free)
+            self._ids.insert(place, id_)
+            self._slots.insert(place, slot)
             self._used[self._number(slot)] += 1
             self._order = None
-        self._row(self._slots[id_])[:] = vector
+        self._row(self._slots[place])[:] = vector
 
     def drop(self, id_: int) -> None:
         """Take a vector out."""
-        slot = self._slots.pop(id_)
+        place = bisect_left(self._ids, id_)
+        if place == len(self) or self._ids[place] != id_:
+            raise KeyError(id_)
+        del self._ids[place]
+        slot = self._slots.pop(place)
         self._row(slot)[:] = 0
         heapq.heappush(self._free, slot)
         self._used[self._number(slot)] -= 1
@@ -60,11 +68,10 @@ class VectorTable:
 
         The array is new, for the caller to change.
         """
-        ids, slots = self._in_order()
         found = np.empty((len(features), self._capacity), np.float32)
         for start, block in zip(self._starts, self._blocks, strict=True):
             np.matmul(features, block.T, out=found[:, start : start + len(block)])
-        return found[:, : len(ids)] if slots is None else found[:, slots]
+        return found[:, self._in_order()]
 
     @property
     def _capacity(self) -> int:
@@ -72,7 +79,9 @@ class VectorTable:
 
     def _add_block(self) -> None:
         start = self._capacity
-        rows = min(max(_SMALLEST, start), _LARGEST)
+        rows = _SMALLEST
+        while 2 * rows <= min(start // 4, _LARGEST):  # at most a fifth is multiplied in vain
+            rows *= 2
         self._blocks.append(np.zeros((rows, self.width), np.float32))
         self._starts.append(start)
         self._used.append(0)
@@ -93,17 +102,17 @@ class VectorTable:
         row: Floats = self._blocks[number][slot - self._starts[number]]
         return row
 
-    def _in_order(self) -> tuple[list[int], npt.NDArray[np.int64] | None]:
-        """Return the ids, rising, and their slots; no slots where those are 0, 1, 2, …."""
+    def _in_order(self) -> npt.NDArray[np.int64] | slice:
+        """Return where the products are, in the order of ids."""
         if self._order is None:
-            ids = sorted(self._slots)
-            slots = np.array([self._slots[id_] for id_ in ids], dtype=np.int64)
-            self._order = ids, None if (slots == np.arange(len(ids))).all() else slots
+            slots = np.array(self._slots)
+            in_place = bool((slots == np.arange(len(slots))).all())
+            self._order = slice(len(slots)) if in_place else slots
         return self._order
 
 
 def unit(vectors: Floats) -> Floats:
     """Return vectors (…, d) of unit length; those of no length stay."""
-    norms = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(1e-12))
-    found: Floats = vectors / norms
+    norms = np.sqrt(np.einsum("...d,...d->...", vectors, vectors))[..., None]
+    found: Floats = vectors / np.maximum(norms, np.float32(1e-12))
     return found

@@ -29,7 +29,7 @@ from recollect.store import (
 FORMAT = 1
 _APPLICATION = 0x52436C74  # marks an SQLite file as ours
 _WAIT_SECONDS = 30.0  # for other processes' transactions
-_AT_ONCE = 500  # categories whose terms are read together
+_AT_ONCE = 100  # categories whose terms are read together
 _SCHEMA = """
 CREATE TABLE about (format INTEGER NOT NULL, fingerprint TEXT NOT NULL, width INTEGER NOT NULL);
 CREATE TABLE categories (
