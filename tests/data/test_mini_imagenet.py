@@ -14,7 +14,6 @@ from recollect.data.catalogue import load_data
 from recollect.data.splits import Split
 from recollect.errors import DataError, PictureError, RecollectError
 from recollect.storage import cache_folder
-from test_cli_errors import call
 
 SIZE = 8
 EACH = 8  # pictures of a category: 6 / 1 / 1 of a base one
@@ -697,14 +696,12 @@ def test_an_archive_damaged_anywhere_gives_a_split_or_our_own_error(releases, tm
         ("three pickles", remove(cache_file("val")), "lacks mini-imagenet-cache-val.pkl"),
     ],
 )
-def test_the_command_line_ends_with_code_2_and_one_line(
-    capsys, monkeypatch, copy_of, tmp_path, layout, damage, complaint
-):
+def test_the_command_line_ends_with_code_2_and_one_line(run, copy_of, tmp_path, layout, damage, complaint):
     folder = copy_of(layout)
     damage(folder)
     monkeypatch.chdir(tmp_path)
     before = tree(tmp_path)
-    code, out, err = call(capsys, monkeypatch, "train", f"mini-imagenet:{folder}", "--out", tmp_path / "out")
+    code, out, err = run("train", f"mini-imagenet:{folder}", "--out", tmp_path / "out")
     assert (code, out) == (2, "")
     assert err.startswith("recollect: ")
     assert err.count("\n") == 1
