@@ -101,7 +101,9 @@ def main() -> None:
 
 
 def _end(message: str, code: int) -> NoReturn:
-    sys.stderr.write(f"recollect: {' '.join(message.split())}\n")
+    line = " ".join(message.split())
+    line = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+    sys.stderr.write(f"recollect: {line}\n")
     sys.exit(code)
 
 

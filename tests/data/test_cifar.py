@@ -348,6 +348,10 @@ def without(key):
     return lambda told: told["train"].pop(key)
 
 
+def first_name(value):
+    return lambda told: told["train"]["filenames"].__setitem__(0, value)
+
+
 def changed(part, key, value):
     return lambda told: told[part].update({key: value})
 
@@ -356,6 +360,8 @@ WRONG = {
     "no data": (without("data"), "train: an array 'data' of 12 bytes"),
     "no labels": (without("fine_labels"), "train: a list 'fine_labels'"),
     "no names": (without("filenames"), "train: a list 'filenames'"),
+    "an empty name": (first_name(""), "train: picture 0 has no name"),
+    "a list for a name": (first_name([["a"]]), "train: a list 'filenames' of words"),
     "another type": (changed("test", "data", np.zeros((8, 12), np.float32)), "test: an array 'data'"),
     "another shape": (changed("test", "data", np.zeros((8, 13), np.uint8)), "test: an array 'data'"),
     "a number for data": (changed("test", "data", 5), "test: an array 'data'"),

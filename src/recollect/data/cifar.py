@@ -122,8 +122,13 @@ def _from_release(files: Files, release: Release, known: set[str], size: int) ->
         """Return a number that no file of this size has more pictures than."""
         return files.size(file) // PICTURE_BYTES
 
+    def shape() -> tuple[int, ...]:
+        for file in (release.train, release.test):
+            files.open(file).close()  # refuses one that claims to be far larger than it can be
+        return (most(release.train) + most(release.test), size, size, 3)
+
     key = digest("cifar-fs", files.stamp([release.train, release.test, release.words]), size)
-    library, _ = cached_library(key, (most(release.train) + most(release.test), size, size, 3), build)
+    library, _ = cached_library(key, shape, build)
     return library
 
 
@@ -166,8 +171,8 @@ def _pickled_categories(files: Files, name: str) -> list[str]:
     place = f"{files.path}/{name}"
     with files.open(name) as stream:
         words = read_record(stream, place).get("fine_label_names")
-    if not isinstance(words, list):
-        raise DataError(f"{place} has no list 'fine_label_names'")
+    if not (isinstance(words, list) and all(isinstance(word, str | bytes) for word in words)):
+        raise DataError(f"{place} has no list 'fine_label_names' of words")
     return [as_text(word) for word in words]
 
 
@@ -180,13 +185,15 @@ def _pickled_pictures(files: Files, name: str) -> Iterator[Picture]:
         raise DataError(f"{place}: an array 'data' of {PICTURE_BYTES} bytes a picture is expected")
     if not (isinstance(labels, list) and all(isinstance(label, int) and label >= 0 for label in labels)):
         raise DataError(f"{place}: a list 'fine_labels' of numbers is expected")
-    if not isinstance(names, list):
-        raise DataError(f"{place}: a list 'filenames' is expected")
+    if not (isinstance(names, list) and all(isinstance(word, str | bytes) for word in names)):
+        raise DataError(f"{place}: a list 'filenames' of words is expected")
     if not len(data) == len(labels) == len(names):
         raise DataError(f"{place} has {len(data)} pictures, {len(labels)} labels and {len(names)} names")
     seen: set[tuple[int, str]] = set()
     for row, (pixels, label, word) in enumerate(zip(data, labels, names, strict=True)):
         called = as_text(word).replace("/", "_")
+        if called in {"", ".", ".."}:
+            raise DataError(f"{place}: picture {row} has no name in 'filenames'")
         unique = f"{called}#{row}" if (label, called) in seen else called
         seen.add((label, called))
         yield Picture(pixels.reshape(3, SIZE, SIZE), label, unique)

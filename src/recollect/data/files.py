@@ -177,13 +177,15 @@ class _Own(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made: tuple[int, T] | None = None
+        self._made: dict[int, T] = {}
+        self._locks = {os.getpid(): threading.Lock()}
 
     def __call__(self) -> T:
-        made = self._made
-        if made is None or made[0] != os.getpid():
-            made = self._made = (os.getpid(), self._make())
-        return made[1]
+        process = os.getpid()
+        with self._locks.setdefault(process, threading.Lock()):
+            if process not in self._made:
+                self._made = {process: self._make()}
+            return self._made[process]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Own, (self._make,)
@@ -347,10 +349,14 @@ def open_files(path: Path, *, pictures: bool = True) -> Files:
 
 def _walk(root: Path) -> Iterator[Path]:
     """Yield the files below a folder, through links too, but not so deep that a loop of them matters."""
-    for folder, folders, names in os.walk(root, followlinks=True):
+    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
         too_deep = len(Path(folder).relative_to(root).parts) >= MAX_DEPTH
         folders[:] = [] if too_deep else [name for name in folders if not _is_hidden(name)]
         yield from (Path(folder, name) for name in names if not _is_hidden(name))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _tar_opener(path: Path) -> Callable[[Path, Any], IO[bytes]] | None:

@@ -12,6 +12,7 @@ from recollect.errors import DataError, RecollectError
 
 LARGE = 1 << 20
 MAX_DIMENSIONS = 16
+MAX_BITS = 64
 MAX_COPIES = 4  # of what was read; an array over bytes that came as text is the second one
 KEYS = (str, bytes, int, float, bool, type(None))
 Array = np.ndarray[Any, Any]
@@ -51,7 +52,11 @@ def as_text(value: object) -> str:
     >>> as_text(b"apple"), as_text("apple"), as_text(7)
     ('apple', 'apple', '7')
     """
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if not isinstance(value, str | int | float | None):  # a list may stand for more than memory holds
+        raise DataError(f"a word is expected where a {type(value).__name__} stands")
+    return str(value)
 
 
 class _Refused(Exception):  # noqa: N818
@@ -99,7 +104,8 @@ class _Type:
 
     def build(self, version: object, order: object, *more: object) -> None:  # noqa: ARG002
         """Take the byte order; there must be no fields."""
-        if order not in {*"<>|=", b"<", b">", b"|", b"="} or any(part is not None for part in more[:3]):
+        told = isinstance(order, str | bytes) and order in {*"<>|=", b"<", b">", b"|", b"="}
+        if not told or any(part is not None for part in more[:3]):
             raise _Refused("an array with fields, or of unknown byte order")
         self.numpy = self.numpy.newbyteorder(as_text(order))  # type: ignore[arg-type]
 
@@ -231,14 +237,26 @@ class _Reader(_Python):
     dispatch[pickle.SETITEMS[0]] = _set_items
     dispatch[pickle.DICT[0]] = _dict
     dispatch[pickle.BYTEARRAY8[0]] = _LOADERS[pickle.BINBYTES8[0]]
-    for unused in (pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX):
-        del dispatch[unused[0]]
+    # Sets hash what they are given, and the hash of nested tuples can take for ever.
+    for unused in (
+        *(pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX),
+        *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
+    ):
+        del dispatch[ord(unused)]
 
 
 def _check_keys(keys: Sequence[object]) -> None:
     """Refuse keys such as tuples of tuples, whose hash can take for ever."""
     if not all(isinstance(key, KEYS) for key in keys):
         raise _Refused("a dict with keys that are no words or numbers")
+    for key in keys:
+        _check_number(key)
+
+
+def _check_number(value: object) -> None:
+    """Refuse numbers that no data set has: very long ones are slow to print, and can all have one hash."""
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise pickle.UnpicklingError(f"a number has {value.bit_length()} bits")
 
 
 def _plain(value: Any, done: dict[int, object]) -> object:  # noqa: ANN401
@@ -248,6 +266,7 @@ def _plain(value: Any, done: dict[int, object]) -> object:  # noqa: ANN401
             value.encode()  # raises on what is no text
         return value
     if isinstance(value, bytes | int | float | None | np.ndarray | np.generic):
+        _check_number(value)
         return value
     if id(value) in done:  # a list in many places is gone through once
         return done[id(value)]
