@@ -1,0 +1,235 @@
+"""What teaching, predicting, scoring and opening a store cost, each against the least that it could."""
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from recollect import Recognizer
+from recollect.model.spec import ModelSpec, Preprocessing
+from recollect.modelfile import Header
+from recollect.store import Content, Example, Owner, Taught, open_store
+
+WIDTH, BASE = 512, 64
+FINGERPRINT = "a model of random vectors"
+
+
+class GivenFeatures:
+    """A backend whose features are given, so that scoring is measured alone."""
+
+    def __init__(self, rows):
+        categories = tuple(f"base {number}" for number in range(BASE))
+        spec = ModelSpec(extractor="given", preprocessing=Preprocessing(size=1), categories=categories)
+        self.header = Header(spec=spec)
+        self.fingerprint, self.scale = FINGERPRINT, 10.0
+        self.base_vectors = vectors(BASE, 1)
+        self._features = vectors(rows, 2)
+
+    def embed(self, pixels):
+        return self._features[: len(pixels)]
+
+
+def vectors(rows, seed):
+    return np.random.default_rng(seed).standard_normal((rows, WIDTH), dtype=np.float32)
+
+
+def fastest(*runs, times=10, rounds=7):
+    """Return the seconds of each call: the best of some rounds, since others only ever make it slower.
+
+    The calls take turns, so that what slows the machine down for a while slows all of them.
+    """
+    found = [[] for _ in runs]
+    for number in range(rounds + 1):
+        for run, seconds in zip(runs, found, strict=True):
+            began = time.perf_counter()
+            for _ in range(times if number else 1):  # the first round warms up
+                run()
+            if number:
+                seconds.append((time.perf_counter() - began) / times)
+    return [min(seconds) for seconds in found]
+
+
+def show(what, ours, least, against, aim):
+    print(
+        f"{what}: {ours * 1e3:.3f} ms, {against}: {least * 1e3:.3f} ms, ratio {ours / least:.2f} "
+        f"(aim: at most {aim}), {(ours - least) * 1e6:.0f} µs more",
+        flush=True,
+    )
+
+
+def resident():
+    """Return the resident memory of this process in bytes."""
+    if sys.platform != "linux":
+        return None
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def torch_backend(extractor, size):
+    import torch
+
+    from recollect.backends.torch import TorchBackend
+    from recollect.model.model import Model
+
+    torch.manual_seed(0)
+    categories = tuple(f"base {number}" for number in range(BASE))
+    spec = ModelSpec(extractor=extractor, preprocessing=Preprocessing(size=size), categories=categories)
+    return TorchBackend(Model(spec))
+
+
+def beside_the_extractor():
+    """Teaching 5 pictures and predicting 1, against the extractor's pass over the same pixels."""
+    backend = torch_backend("resnet10", 224)
+    recognizer = Recognizer(backend)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 224, 224, 3), dtype=np.uint8)
+    numbers = iter(range(10_000))
+    teach, five, predict, one = fastest(
+        lambda: recognizer.teach(f"category {next(numbers)}", pixels),
+        lambda: backend.embed(pixels),
+        lambda: recognizer.predict(pixels[0]),
+        lambda: backend.embed(pixels[:1]),
+        times=3,
+    )
+    show("teach, resnet10 at 224×224, 5 pictures", teach, five, "a pass on 5", 1.2)
+    show("predict, resnet10 at 224×224, 1 picture", predict, one, "a pass on 1", 1.2)
+
+
+def beside_a_small_extractor(folder):
+    """The microseconds that teaching and predicting take beside the pass of a small extractor."""
+    backend = torch_backend("c64f", 32)
+    owner = Owner(backend.fingerprint, backend.base_vectors.shape[1])
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+    stores = open_store(None, owner), open_store(folder / "small.sqlite", owner)
+    memory, sqlite = (Recognizer(backend, store) for store in stores)
+    numbers = iter(range(10_000))
+    five, one, teach, teach_sqlite, predict, predict_sqlite = (
+        seconds * 1e6
+        for seconds in fastest(
+            lambda: backend.embed(pixels),
+            lambda: backend.embed(pixels[:1]),
+            lambda: memory.teach(f"category {next(numbers)}", pixels),
+            lambda: sqlite.teach(f"category {next(numbers)}", pixels),
+            lambda: memory.predict(pixels[0]),
+            lambda: sqlite.predict(pixels[0]),
+            times=20,
+        )
+    )
+    print(
+        f"c64f at 32×32, memory store: teach(5) takes {teach - five:.0f} µs beside a pass of {five:.0f} µs, "
+        f"predict(1) {predict - one:.0f} µs beside a pass of {one:.0f} µs\n"
+        f"with a SQLite store, teach(5) takes {teach_sqlite - teach:.0f} µs more (the commit), "
+        f"predict(1) {predict_sqlite - predict:.0f} µs",
+        flush=True,
+    )
+
+
+def content(categories, examples):
+    """Return a store's content: random terms, of which features are a copy."""
+    terms = vectors(categories * examples, 3)
+    kept = [Example(terms[row], terms[row], None, row + 1, 0.0) for row in range(len(terms))]
+    listed = [
+        (Taught(id_ + 1, f"category {id_}", examples, 1), kept[id_ * examples : (id_ + 1) * examples])
+        for id_ in range(categories)
+    ]
+    return Content(listed, categories, len(kept))
+
+
+def filled(place, categories, examples=1):
+    """Return a store that holds random categories."""
+    store = open_store(place, Owner(FINGERPRINT, WIDTH))
+    store.fill(content(categories, examples))
+    return store
+
+
+def scoring(categories):
+    """Scores of all base and taught categories, against one product with a matrix of as many rows."""
+    matrix = vectors(BASE + categories, 4)
+    recognizer = Recognizer(GivenFeatures(64), filled(None, categories))
+    for pictures in (1, 64):
+        features = vectors(pictures, 2)
+        times = max(1, 20_000_000 // (categories * pictures) // 10)
+        ours, least = fastest(
+            lambda: recognizer._scores(features),  # noqa: B023, SLF001
+            lambda: features @ matrix.T,  # noqa: B023
+            times=times,
+        )
+        what = f"scores, {categories} taught categories, {pictures} pictures"
+        show(what, ours, least, "one matrix product", 1.5)
+
+
+def in_another_process(what, *arguments):
+    """Call a function of this module in a process of its own; return the number that it prints."""
+    code = f"from benchmarks import recogniser; print(recogniser.{what}(*{arguments!r}))"
+    return float(subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE).stdout)
+
+
+def fill_file(path, categories, examples):
+    filled(path, categories, examples).close()
+    return 0
+
+
+def growth(path):
+    """Return how much resident memory a recogniser takes that opens a store and scores a picture."""
+    backend = GivenFeatures(1)
+    features = vectors(1, 2)
+    empty = Recognizer(backend, open_store(f"{path}.empty", Owner(FINGERPRINT, WIDTH)))
+    empty._scores(features)  # noqa: SLF001
+    gc.collect()
+    before = resident()
+    recognizer = Recognizer(backend, open_store(path, Owner(FINGERPRINT, WIDTH)))
+    recognizer._scores(features)  # noqa: SLF001
+    gc.collect()
+    return resident() - before
+
+
+def opening(path):
+    """Return the seconds until a recogniser has opened a store and scored a picture."""
+    backend = GivenFeatures(1)
+    began = time.perf_counter()
+    recognizer = Recognizer(backend, open_store(path, Owner(FINGERPRINT, WIDTH)))
+    recognizer._scores(vectors(1, 2))  # noqa: SLF001
+    return time.perf_counter() - began
+
+
+def large_stores(folder):
+    """Opening 10⁴ categories of 5 examples, and the memory that 10⁵ categories take."""
+    path = f"{folder}/five.sqlite"
+    in_another_process("fill_file", path, 10_000, 5)
+    empty, full = (
+        min(in_another_process("opening", place) for _ in range(3))
+        for place in (f"{folder}/empty.sqlite", path)
+    )
+    print(
+        f"opening a SQLite store of 10000 categories with 5 examples each: {full:.2f} s, an empty one: "
+        f"{empty:.2f} s, {full - empty:.2f} s more (aim: less than 2)",
+        flush=True,
+    )
+    if resident() is not None:
+        many = 100_000
+        in_another_process("fill_file", f"{folder}/many.sqlite", many, 1)
+        grown, matrix = in_another_process("growth", f"{folder}/many.sqlite"), many * WIDTH * 4
+        print(
+            f"resident memory for {many} taught categories from SQLite: {grown / 1e6:.0f} MB, their matrix: "
+            f"{matrix / 1e6:.0f} MB, ratio {grown / matrix:.2f} (aim: at most 1.2)",
+            flush=True,
+        )
+
+
+def main():
+    """Print every figure."""
+    print(f"the recogniser; scores at d = {WIDTH} with {BASE} base categories")
+    beside_the_extractor()
+    with tempfile.TemporaryDirectory() as name:
+        beside_a_small_extractor(Path(name))
+        for categories in (100, 10_000, 100_000):
+            scoring(categories)
+        large_stores(Path(name))
+
+
+if __name__ == "__main__":
+    main()
