@@ -4,9 +4,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, memory
+from benchmarks import learning, memory, recogniser
 
 learning.main()
+recogniser.main()
 with tempfile.TemporaryDirectory() as name:
     os.environ["RECOLLECT_CACHE"] = f"{name}/cache"
     pixels = memory.write_release(Path(name))
