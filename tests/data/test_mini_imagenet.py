@@ -484,7 +484,10 @@ WRONG_PHASES = {
         rf"{IN_PHASE}: 'labels' must be 16 whole numbers",
     ),
     "labels with a fraction": (with_phase(labels=[0.5] * 16), rf"{IN_PHASE}: 'labels' must be"),
-    "labels beyond numbers": (with_phase(labels=[10**30] * 16), rf"{IN_PHASE} is damaged.*a number has 100 bits"),
+    "labels beyond numbers": (
+        with_phase(labels=[10**30] * 16),
+        rf"{IN_PHASE} is damaged.*a number has 100 bits",
+    ),
     "labels as a table": (with_phase(labels=np.zeros((16, 1), int)), rf"{IN_PHASE}: 'labels' must be"),
     "no labels at all": (with_phase(labels=None), rf"{IN_PHASE}: 'labels' must be"),
     "a category in two sets": (
