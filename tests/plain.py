@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 
+from pictures import pixels_of
 from recollect.model.spec import ModelSpec, Preprocessing
 from recollect.modelfile import Header
 
@@ -39,3 +40,18 @@ class PlainBackend:
 
     def weights(self):
         return {"projection": self._projection}
+
+
+PROBES = [pixels_of(1000 + number) for number in range(3)]
+
+
+def pictures(*seeds):
+    return [pixels_of(seed) for seed in seeds]
+
+
+def names_of(recognizer):
+    return [category.name for category in recognizer.categories()]
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
