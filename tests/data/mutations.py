@@ -1,7 +1,10 @@
 """Damaged copies of a file, for tests of everything that reads files from outside."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from recollect.errors import RecollectError
 
 
 def mutations(data: bytes, count: int = 300, seed: int = 0) -> Iterator[bytes]:
@@ -21,3 +24,15 @@ def mutations(data: bytes, count: int = 300, seed: int = 0) -> Iterator[bytes]:
             elif how == "remove":
                 del damaged[place : place + length]
         yield bytes(damaged)
+
+
+def refusals(load: Callable[[Path], object], path: Path, whole: bytes, count: int = 300) -> list[str]:
+    """Load each of `count` damaged copies from `path`; return the errors, which must be of ours."""
+    refused = []
+    for damaged in mutations(whole, count):
+        path.write_bytes(damaged)
+        try:
+            load(path)
+        except RecollectError as error:
+            refused.append(str(error))
+    return refused

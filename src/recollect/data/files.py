@@ -54,14 +54,12 @@ class Files(ABC):
     names: tuple[str, ...]  # pictures
     others: tuple[str, ...]
     forward_only = False  # whether reading out of order is slow beyond use
-    key: str  # changes when a file is added, removed or altered
 
     def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
         self.path = path
         self._entries = entries
         self.names = tuple(name for name in entries if _is_picture(name))
         self.others = tuple(name for name in entries if not _is_picture(name))
-        self.key = self.stamp(entries)
 
     def stamp(self, names: Iterable[str]) -> str:
         """Return a digest that changes when one of these files does."""
