@@ -28,6 +28,7 @@ MAX_HEADER_BYTES = 1 << 20  # of a long name or the like in a tar archive
 # What is compressed may unpack to this much in any case, and to so many times its own size.
 ANY_BYTES = 64 << 20
 MAX_RATIO = 100
+BEFORE = 64  # files of a compressed tar archive that are read again with one that was passed over
 AHEAD_BYTES = 32 << 20  # kept of files that were passed over in a compressed tar archive
 BLOCK = 512  # of a tar archive
 
@@ -312,7 +313,8 @@ class _Ahead:
         if self._archive is None or self._next > self._index[name]:
             if self._archive is not None:
                 self._archive.close()
-            self._archive, self._next = _Forward(self._path), self._index[name]
+            # Threads that begin together ask in any order: what lies just before may be asked for next.
+            self._archive, self._next = _Forward(self._path), max(0, self._index[name] - BEFORE)
             self._kept, self._bytes = {}, 0
         passed = self._order[self._next]
         self._next += 1
