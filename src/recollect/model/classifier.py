@@ -4,7 +4,6 @@ from math import sqrt
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from recollect.model.draws import normal
 from recollect.model.spec import ClassifierKind
@@ -13,8 +12,11 @@ FIRST_SCALE: dict[ClassifierKind, float] = {"cosine": 10.0, "dot": 1.0}
 
 
 def unit(v: Tensor) -> Tensor:
-    """Return v̄, v divided by its L2 norm along the last axis."""
-    return F.normalize(v, dim=-1)
+    """Return v̄, v divided by its L2 norm along the last axis; 0 stays 0.
+
+    Written out, its gradient takes half the operations of `torch.nn.functional.normalize`.
+    """
+    return v * v.square().sum(dim=-1, keepdim=True).clamp_min(1e-24).rsqrt()
 
 
 def cosine_scores(z: Tensor, w: Tensor, scale: Tensor) -> Tensor:

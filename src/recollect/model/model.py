@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from recollect.model.classifier import Classifier
+from recollect.model.classifier import Classifier, dot_scores
 from recollect.model.extractors import build_extractor
 from recollect.model.generator import FIRST_SHARPNESS, Generator, Memory, build_generator, compose
 from recollect.model.spec import GeneratorKind, ModelSpec
@@ -44,8 +44,11 @@ class Head(nn.Module):
         Base categories that play novel in a task (`hidden`) score −∞ there: they leave the softmax, the
         attention memory and the keys.
         """
-        novel = self.classifier.scores(queries, self.novel_vectors(support, present=present, hidden=hidden))
-        base = self.classifier(queries)
+        view, scale = self.classifier.view, self.classifier.scale
+        seen, vectors = view(queries), view(self.classifier.weight)
+        terms = self.generator.terms(view(support), Memory(vectors, hidden))
+        base = dot_scores(seen, vectors, scale)
+        novel = dot_scores(seen, view(compose(terms, present)), scale)
         if hidden is not None:
             base = base.masked_fill(hidden.unsqueeze(1), -torch.inf)
         return base, novel

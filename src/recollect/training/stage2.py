@@ -51,7 +51,8 @@ class EpisodicTraining(Stage):
         """Classify the queries of a step's episodes over the remaining base and the fake-novel categories."""
         tasks, views, shots = self.episodes[step]
         rows = (views * self.pictures + pictures_of(tasks)).to(self.views.device)
-        return episode_loss(self.model, tasks, self.views[rows].float(), shots)
+        features = self.views.index_select(0, rows.flatten()).view(*rows.shape, -1)
+        return episode_loss(self.model, tasks, features.float(), shots)
 
     def judge(self) -> dict[str, float]:
         """Return validation figures with the generator as it is now."""
