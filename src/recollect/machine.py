@@ -33,6 +33,13 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
+def give_back_freed_memory() -> None:
+    """Return to the system what `keep_freed_memory` has kept, where one kind of work ends and another begins."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    if trim is not None:
+        trim(0)
+
+
 def find_device(name: str = "auto") -> torch.device:
     """Return the device called `name`; `auto` takes CUDA, then MPS, then the CPU."""
     if name == "auto":

@@ -8,6 +8,7 @@ import torch
 from recollect.data import features as features_module
 from recollect.data.augment import Augmentation
 from recollect.data.features import augmented_views, cached_features, extract
+from recollect.data.imageset import batches
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.model.spec import Preprocessing
 from recollect.storage import cache_folder
@@ -48,9 +49,19 @@ def test_features_are_the_extractors_in_evaluation_mode(tiny_model, images):
     assert found.categories == images.categories
 
 
+def test_a_batch_of_larger_pictures_is_smaller(images):
+    many = replace(images, rows=np.zeros(1000, np.int64), labels=np.zeros(1000, np.int64))
+
+    def longest(size):
+        larger = replace(many, pixels=np.zeros((1, size, size, 3), np.uint8))
+        return max(map(len, features_module._batches(larger)))
+
+    assert [longest(size) for size in (32, 84, 1024)] == [256, 37, 8]
+
+
 def test_batches_do_not_change_features(tiny_model, images, monkeypatch):
     whole = extract(tiny_model, images).features
-    monkeypatch.setattr(features_module, "_BATCH", 5)
+    monkeypatch.setattr(features_module, "_batches", lambda images: batches(len(images), 5))
     torch.testing.assert_close(extract(tiny_model, images).features, whole, rtol=1e-4, atol=1e-5)
 
 
@@ -223,7 +234,7 @@ def test_views_differ_from_each_other_and_by_seed_alone(tiny_model, images):
 def test_every_batch_of_a_view_is_augmented_its_own_way(tiny_model, make_images, monkeypatch):
     one = make_images([1])
     same = replace(one, rows=np.zeros(6, np.int64), labels=np.zeros(6, np.int64))
-    monkeypatch.setattr(features_module, "_BATCH", 3)
+    monkeypatch.setattr(features_module, "_batches", lambda images: batches(len(images), 3))
     views = augmented_views(tiny_model, same, Augmentation(4, flip=True), 4, 0).view(8, -1)
     assert len({tuple(row) for row in views.tolist()}) == 8
 

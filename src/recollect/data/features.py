@@ -1,7 +1,7 @@
 """`FeatureSet`: an `ImageSet` after the extractor, kept on disk under weights, data and preprocessing."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from recollect.data.augment import Augmentation
-from recollect.data.imageset import ImageSet, batches, digest
+from recollect.data.imageset import ImageSet, Rows, batches, digest
 from recollect.errors import StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint
@@ -19,7 +19,7 @@ from recollect.storage import cache_folder, replacing_file
 
 log = logging.getLogger(__name__)
 FEATURE_VERSION = 1
-_BATCH = 256
+_BATCH_PIXELS = 256 * 32 * 32  # of one batch through the extractor: enough to keep it busy, little memory
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def extract(model: Model, images: ImageSet) -> FeatureSet:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     device = model.mean.device
-    with torch.inference_mode(), closing(images.stream(batches(len(images), _BATCH))) as stream:
+    with torch.inference_mode(), closing(images.stream(_batches(images))) as stream:
         parts = [model.embed(torch.from_numpy(pixels).to(device)).float().cpu() for _, pixels in stream]
     for module, mode in modes.items():
         module.training = mode
@@ -78,7 +78,7 @@ def augmented_views(
     """
     model.extractor.freeze()
     result = torch.empty(views, len(images), model.width, dtype=torch.float16)
-    work = images.stream(batches(len(images), _BATCH))
+    work = images.stream(_batches(images))
     with torch.no_grad(), bar("augmented views", views * len(images)) as advance, closing(work) as stream:
         for rows, pixels in stream:
             for view in range(views):
@@ -91,6 +91,11 @@ def augmented_views(
                 result[view, rows[0] : rows[-1] + 1] = model.embed(augmented).half().cpu()
                 advance(len(rows), "")
     return result
+
+
+def _batches(images: ImageSet) -> Iterator[Rows]:
+    """Return the rows of all pictures in batches that take about the same memory whatever their size."""
+    return batches(len(images), max(8, _BATCH_PIXELS // images.size**2))
 
 
 def _labelled(features: Tensor, images: ImageSet) -> FeatureSet:

@@ -71,6 +71,7 @@ def train(config: Config, out: Path, *, resume: bool = False) -> None:
             return
         with stop_on_signals() as stop:
             model = learn_base(config, split, folder, stop)
+            machine.give_back_freed_memory()
             learn_generator(model, config, split, folder, stop)
 
 
