@@ -34,7 +34,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Return to the system what `keep_freed_memory` has kept, where one kind of work ends and another begins."""
+    """Return to the system what `keep_freed_memory` has kept: one kind of work ends, another begins."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
     if trim is not None:
         trim(0)
