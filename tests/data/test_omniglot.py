@@ -176,6 +176,7 @@ LAYOUTS = {
         to.with_suffix(".zip"), whole, "omniglot/python/"
     ),
     "one folder around": lambda whole, to: shutil.copytree(whole, to / "python").parent,
+    "two folders around": lambda whole, to: shutil.copytree(whole, to / "omniglot" / "python").parent.parent,
 }
 
 

@@ -50,7 +50,7 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
     """
     if split is not None:
         raise DataError("cifar-fs has a published split of its own: leave --split out")
-    files = open_files(path, pictures=False)
+    files = open_files(path)
     words = _published()
     known = {*words["train"], *words["val"], *words["test"]}
     release = _release_in(files)

@@ -10,6 +10,7 @@ from recollect.errors import DataError
 
 log = logging.getLogger(__name__)
 SIZE = 84
+EXPECTED = "one sub-folder per category with jpg/png/webp files is expected"
 
 
 def load(path: Path, *, size: int | None = None, split: str | None = None, skip_bad: bool = False) -> Split:
@@ -30,7 +31,7 @@ def read_library(path: Path, size: int, *, skip_bad: bool) -> Library:
 
 def find_items(path: Path, size: int) -> tuple[list[Item], str]:
     """Return every picture of a folder per category, and the key of them all decoded to `size`."""
-    files = open_files(path)
+    files = open_files(path, EXPECTED)
     parts = [PurePosixPath(name).parts for name in files.names]
     # A zip of a folder often starts with that folder's own name.
     depth = 1 if all(len(part) >= 3 for part in parts) and len({part[0] for part in parts}) == 1 else 0

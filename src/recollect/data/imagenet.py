@@ -67,7 +67,7 @@ def held(pictures: int) -> Held:
 
 def _find_items(path: Path) -> tuple[list[Item], str]:
     """Return the pictures of train/ and val/, and the key of them all; refuse any other layout by name."""
-    files = open_files(path)
+    files = open_files(path, EXPECTED)
     items = []
     wnids: dict[str, set[str]] = {"train": set(), "val": set()}
     for name in files.names:

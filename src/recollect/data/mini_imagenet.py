@@ -51,7 +51,7 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
     """
     if split is not None:
         raise DataError("mini-imagenet has a published split of its own: leave --split out")
-    files = open_files(path, pictures=False)
+    files = open_files(path)
     layout, found = _recognise(files)
     if layout.unpack is None:
         parts = _from_tables(files, found, size or SIZE, skip_bad=skip_bad)

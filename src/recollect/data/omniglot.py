@@ -16,6 +16,7 @@ from recollect.errors import DataError
 
 SIZE = 28
 FOLDERS = ("images_background", "images_evaluation")
+EXPECTED = " and ".join(f"{name}/<alphabet>/<character>/*.png" for name in FOLDERS) + " are expected"
 DRAWINGS = 20  # of each character
 HELD = Held(val=2, test=3)
 QUERIES = 10
@@ -101,8 +102,10 @@ def _open(path: Path) -> list[Files]:
     """Open what holds the drawings: each folder or its archive, or one folder or archive with both."""
     found = [_first(path / name, path / f"{name}.zip") for name in FOLDERS]
     if not any(found):
-        return [open_files(path)]
-    return [open_files(one or path / f"{name}.zip") for one, name in zip(found, FOLDERS, strict=True)]
+        return [open_files(path, EXPECTED)]
+    return [
+        open_files(one or path / f"{name}.zip", EXPECTED) for one, name in zip(found, FOLDERS, strict=True)
+    ]
 
 
 def _first(*paths: Path) -> Path | None:
@@ -112,10 +115,7 @@ def _first(*paths: Path) -> Path | None:
 def _character(files: Files, name: str) -> str:
     parts = PurePosixPath(name).parts
     if len(parts) < 3:
-        raise DataError(
-            f"{files.path}/{name}: images_background/<alphabet>/<character>/*.png and "
-            "images_evaluation/<alphabet>/<character>/*.png are expected"
-        )
+        raise DataError(f"{files.path}/{name}: {EXPECTED}")
     return f"{parts[-3]}/{parts[-2]}"
 
 
