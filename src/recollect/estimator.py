@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from recollect.errors import EstimatorError
 from recollect.model.spec import GeneratorKind
-from recollect.vectors import Floats, VectorTable
+from recollect.vectors import Floats, VectorTable, unit
 
 Labels = npt.NDArray[Any]
 _LABEL_KINDS = ("iuf", "UO")  # labels of one of these can stand beside each other: numbers, text
@@ -129,7 +129,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         found, places = np.unique(y, return_inverse=True)
         self._check_new(found)
-        terms = self._terms(_unit(features - self.mean_))
+        terms = self._terms(unit(features - self.mean_))
         new = [label not in self._taught for label in found.tolist()]
         for place, label in enumerate(found.tolist()):
             self._add(label, terms[places == place])
@@ -194,7 +194,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from recollect.training.head import train_head
 
         head = train_head(
-            torch.from_numpy(_unit(features - mean)),
+            torch.from_numpy(unit(features - mean)),
             labels.astype(np.int64),
             self.generator,
             steps=int(self.steps),
@@ -209,7 +209,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.generator_: GeneratorKind = "mean"
         if "generator.phi_avg" in weights:
             self.generator_ = "attention" if "generator.keys" in weights else "average"
-        self._base = _unit(weights["classifier.weight"])
+        self._base = unit(weights["classifier.weight"])
 
     def _terms(self, seen: Floats) -> Floats:
         """Return each example's term (n, d) of its category's vector."""
@@ -242,19 +242,12 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lesson = self._taught[label]
         lesson.total += terms.sum(axis=0, dtype=np.float64)
         lesson.examples += len(terms)
-        self._vectors.put(lesson.id, _unit((lesson.total / lesson.examples).astype(np.float32)))
+        self._vectors.put(lesson.id, unit((lesson.total / lesson.examples).astype(np.float32)))
 
     def _scores(self, X: npt.ArrayLike) -> Floats:
         check_is_fitted(self)
-        seen = _unit(validate_data(self, X, dtype=np.float32, reset=False) - self.mean_)
+        seen = unit(validate_data(self, X, dtype=np.float32, reset=False) - self.mean_)
         # Two products over matrices of fixed shapes: what is taught has no say in any bit of base scores.
         products = [seen @ self._base.T, self._vectors.products(seen)]
         scores: Floats = np.concatenate(products, axis=1) * self.weights_["classifier.scale"]
         return scores
-
-
-def _unit(vectors: Floats) -> Floats:
-    """Return vectors (…, d) of unit length; those of no length stay."""
-    norms = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(1e-12))
-    found: Floats = vectors / norms
-    return found
