@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from recollect.model.model import Model
+from recollect.training import stage2
 from recollect.training.config import Config, StageTwo
 from recollect.training.stage2 import EpisodicTraining, make_views
 
@@ -79,6 +80,24 @@ def test_the_loss_is_the_mean_over_queries_among_remaining_and_fake_novel_catego
     loss, share = stage.loss(3)
     torch.testing.assert_close(loss, torch.stack(losses).mean(), rtol=1e-4, atol=1e-4)
     assert share.item() == pytest.approx(sum(hits) / len(hits))
+
+
+def test_dropout_empties_features_of_examples_and_queries_and_stretches_the_rest(
+    make_model, tiny_split, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(stage2, "episode_loss", lambda head, tasks, features, shots: seen.append(features))
+    model = make_model()
+    for dropout, seed in ((0.0, 0), (0.5, 0), (0.5, 0), (0.5, 1)):
+        stage = stage_of(model, tiny_split, dropout=dropout)
+        torch.manual_seed(seed)
+        stage.loss(3)
+    whole, dropped, again, other = seen
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], 2 * whole[kept])
+    assert kept.float().mean(dim=(0, 2)).sub(0.5).abs().max() < 0.3  # of every example and query
+    assert torch.equal(dropped, again)
+    assert not torch.equal(dropped, other)
 
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS)

@@ -9,6 +9,7 @@ import threading
 from dataclasses import replace
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from recollect.data.features import augmented_views
 from recollect.data.splits import Split
@@ -30,7 +31,7 @@ class EpisodicTraining(Stage):
 
     def __init__(self, model: Model, split: Split, config: Config, views: Tensor) -> None:
         super().__init__(model, config.stage2, config)
-        self.select = config.select
+        self.select, self.dropout = config.select, config.stage2.dropout
         self.views = views.to(model.mean.device).flatten(0, 1)  # (views · n, d)
         self.pictures = len(split.base_train)
         self.episodes = Episodes(
@@ -51,8 +52,8 @@ class EpisodicTraining(Stage):
         """Classify the queries of a step's episodes over the remaining base and the fake-novel categories."""
         tasks, views, shots = self.episodes[step]
         rows = (views * self.pictures + pictures_of(tasks)).to(self.views.device)
-        features = self.views.index_select(0, rows.flatten()).view(*rows.shape, -1)
-        return episode_loss(self.model, tasks, features.float(), shots)
+        features = self.views.index_select(0, rows.flatten()).view(*rows.shape, -1).float()
+        return episode_loss(self.model, tasks, F.dropout(features, self.dropout), shots)
 
     def judge(self) -> dict[str, float]:
         """Return validation figures with the generator as it is now."""
