@@ -10,17 +10,17 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from recollect import modelfile
 from recollect.errors import ModelError
 from recollect.info import info_table, model_info
 from recollect.model.extractors import extractor_names
 from recollect.modelfile import (
     FORMAT,
     TrainedOn,
-    count_parameters,
-    file_fingerprint,
     fingerprint,
     read_header,
     save_model,
+    summarise,
 )
 
 PROVENANCE = {
@@ -109,8 +109,17 @@ def test_parameters_and_fingerprint_are_read_from_the_file(tmp_path, make_model,
     prepare = make_spec().preprocessing.model_copy(update={"size": 32})
     model = make_model(extractor=extractor, preprocessing=prepare, classifier="dot", generator="average")
     save_model(tmp_path / "m.safetensors", model)
-    assert count_parameters(tmp_path / "m.safetensors") == sum(one.numel() for one in model.parameters())
-    assert file_fingerprint(tmp_path / "m.safetensors") == fingerprint(model)
+    summary = summarise(tmp_path / "m.safetensors")
+    assert summary.parameters == sum(one.numel() for one in model.parameters())
+    assert summary.fingerprint == fingerprint(model)
+
+
+def test_the_file_is_opened_once(path, monkeypatch):
+    opened = []
+    real = modelfile.safe_open
+    monkeypatch.setattr(modelfile, "safe_open", lambda file, **how: opened.append(file) or real(file, **how))
+    model_info(path)
+    assert opened == [path]
 
 
 def test_weights_of_another_kind_are_refused_by_name(path):

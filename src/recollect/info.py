@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from recollect.modelfile import count_parameters, file_fingerprint, find_model, read_header
+from recollect.modelfile import summarise
 
 FIRST = 5  # names of base categories that are shown
 _FINISHED = {"True": "yes", "False": "no: the training was stopped, or goes on"}
@@ -21,15 +21,14 @@ def model_info(model: str | Path) -> dict[str, Any]:
     `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as the training wrote it, with its
     configuration.
     """
-    path = find_model(model)
-    header = read_header(path)
+    path, header, parameters, fingerprint = summarise(model)
     spec, provenance = header.spec, header.provenance
     return {
         "file": str(path),
         "megabytes": round(path.stat().st_size / 1e6, 2),
         "format": header.format,
-        "parameters": count_parameters(path),
-        "fingerprint": file_fingerprint(path),
+        "parameters": parameters,
+        "fingerprint": fingerprint,
         "extractor": spec.extractor,
         "last_relu": spec.last_relu,
         "classifier": spec.classifier,

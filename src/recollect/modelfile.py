@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -97,21 +97,24 @@ def read_header(path: str | Path) -> Header:
     return _parse_header(path, metadata)
 
 
-def count_parameters(path: str | Path) -> int:
-    """Return how many parameters a model file holds, from shapes alone; batch norm's statistics are none."""
-    with _opened(find_model(path)) as file:
+class Summary(NamedTuple):
+    """What a model file is, told without torch."""
+
+    path: Path
+    header: Header
+    parameters: int  # from shapes alone; batch norm's statistics are none
+    fingerprint: str  # of the model in it
+
+
+def summarise(path: str | Path) -> Summary:
+    """Read what a model file is, at one opening."""
+    path = find_model(path)
+    with _opened(path) as file:
+        header = _parse_header(path, file.metadata() or {})
         weights = [name for name in file.keys() if not name.startswith(TAUGHT)]  # noqa: SIM118
         learned = [name for name in weights if name.rpartition(".")[2] not in _STATISTICS]
-        return sum(prod(file.get_slice(name).get_shape()) for name in learned)
-
-
-def file_fingerprint(path: str | Path) -> str:
-    """Return the `fingerprint` of the model in a file, without torch."""
-    path = find_model(path)
-    spec = read_header(path).spec
-    with _opened(path) as file:
-        weights = _tensors(path, file, _EXTRACTOR)
-    return _digest(spec, weights)
+        parameters = sum(prod(file.get_slice(name).get_shape()) for name in learned)
+        return Summary(path, header, parameters, _digest(header.spec, _tensors(path, file, _EXTRACTOR)))
 
 
 def save_model(
