@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,6 +181,23 @@ def test_a_folder_of_other_categories(tmp_path, model):
         DataError, match=r"no sub-folder of .*zoo is a category of .*there are yak, yeti, and"
     ):
         check_folder(model, zoo)
+
+
+def test_names_with_control_characters_stay_on_one_line(model, tmp_path, caplog):
+    zoo = write_folder(tmp_path / "zoo", {"ant": 2, "y\ne\x1bti": 1})
+    check_folder(model, zoo)
+    assert caplog.messages == [r"not a category of this model, left out with its pictures: y\ne\x1bti (1)"]
+
+
+def test_without_a_picture_to_draw_matplotlib_is_not_loaded(model, zoo):
+    code = (
+        "import sys; from recollect import cli\n"
+        "try:\n    cli.main()\nfinally:\n    print('matplotlib' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "check", str(model), str(zoo)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "are recognised" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_what_is_no_model_and_no_folder(tmp_path, model, zoo):

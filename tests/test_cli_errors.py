@@ -85,7 +85,7 @@ def test_a_process_ends_with_code_2_and_one_line(tmp_path):
         ("no/such/folder", "there is no folder or archive at no/such/folder"),
         ("cifar-fs:no/such/folder", "there is no folder or archive at no/such/folder"),
         ("x" * 5000, "name too long"),
-        ("two\nlines", "there is no folder or archive at two lines"),
+        ("two\nlines", r"there is no folder or archive at two\nlines"),
     ],
 )
 def test_unknown_and_missing_data(refused, out, data, complaint):

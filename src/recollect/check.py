@@ -1,10 +1,9 @@
 """`recollect check`: how well a recogniser does on a person's own labelled pictures."""
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,17 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from recollect.data.arrays import Pixels
 from recollect.data.folder import find_items
-from recollect.data.imageset import Item, Pixels, batches
-from recollect.errors import DataError, PictureError
+from recollect.data.imageset import Item, Undecoded, decoded
+from recollect.errors import DataError, PictureError, one_line
 from recollect.evaluation.confusion import Confusion
-from recollect.images import read_pixels
 from recollect.lessons import reading
 from recollect.model.spec import Preprocessing
 from recollect.modelfile import read_header
-from recollect.progress import track
 
 log = logging.getLogger(__name__)
-BATCH = 256  # pictures in memory at a time
+BATCH = 256  # pictures that are answered at a time
 UNKNOWN = "(unknown)"  # in place of a category's name
 
 
@@ -62,7 +60,7 @@ def check_folder(
     confusion = Confusion(counts[rows, :used], tuple(known[row] for row in rows), (*known, UNKNOWN)[:used])
     warnings = _warnings(folder, unknown, same=key == header.trained_on.key)
     for warning in warnings:
-        log.warning("%s", warning)
+        log.warning("%s", one_line(warning))
     report = {
         "model": str(model),
         "data": str(folder),
@@ -96,34 +94,19 @@ def _decoded(
     items: Sequence[Item], prepare: Preprocessing, *, skip_bad: bool
 ) -> Iterator[tuple[list[Item], Pixels]]:
     """Yield pictures in batches, decoded as the model wants them."""
-
-    def one(item: Item) -> tuple[Item, Pixels | PictureError]:
-        try:
-            return item, read_pixels(item.read(), prepare.size, prepare.short_side, item.place)
-        except PictureError as error:
-            return item, error
-
-    kept: list[Item] = []
-    pixels: list[Pixels] = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
-        results = (
-            pair
-            for rows in batches(len(items), BATCH)
-            for pair in pool.map(one, items[rows[0] : rows[-1] + 1])
-        )
-        for item, result in track(results, "checking", len(items)):
-            if not isinstance(result, PictureError):
-                kept.append(item)
-                pixels.append(result)
-            elif skip_bad:
+    source = Undecoded(items, prepare.size, prepare.short_side)
+    results = zip(items, decoded(source, "checking", skip_bad=skip_bad), strict=True)
+    while some := list(islice(results, BATCH)):
+        kept: list[Item] = []
+        pixels: list[Pixels] = []
+        for item, result in some:
+            if isinstance(result, PictureError):
                 log.warning("left out: %s", result)
             else:
-                raise PictureError(f"{result} (--skip-bad leaves such pictures out)")
-            if len(kept) == BATCH:
-                yield kept, np.stack(pixels)
-                kept, pixels = [], []
-    if kept:
-        yield kept, np.stack(pixels)
+                kept.append(item)
+                pixels.append(result)
+        if kept:
+            yield kept, np.stack(pixels)
 
 
 def _figures(confusion: Confusion, base: set[str]) -> dict[str, Any]:

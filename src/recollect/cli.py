@@ -37,7 +37,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 CacheGb = Annotated[
     float | None,
-    typer.Option(min=0, help="Decode pictures on the fly if keeping them would take more GB (16)."),
+    typer.Option(
+        min=0,
+        help="Keep decoded pictures up to so many GB (16): larger sets are decoded on the fly, and refused "
+        "where that cannot be, as in pickles.",
+    ),
 ]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file or a run folder.")]
 StoreUrl = Annotated[
@@ -192,7 +196,12 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
     split: Annotated[
-        str | None, typer.Option(help="Reserve categories of a folder: a number, or a JSON file naming them.")
+        str | None,
+        typer.Option(
+            metavar="FILE|SEED",
+            help="Keep categories of a folder or of ImageNet from training, for evaluate: a JSON file "
+            '{"val": [names], "test": [names]}, or a number that draws 16 % and 20 % of them.',
+        ),
     ] = None,
     size: Annotated[int | None, typer.Option(help="Height and width of the pictures, in pixels.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
@@ -303,6 +312,7 @@ def tsne(
     seed: Annotated[
         int, typer.Option(min=0, max=2**32 - 1, help="Seed of the pictures drawn and of t-SNE.")
     ] = 0,
+    cache_gb: CacheGb = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -313,7 +323,8 @@ def tsne(
     from recollect.evaluation.tsne import tsne_report
 
     machine.prepare()
-    _print(tsne_report(model, data, out, part=categories.value, seed=seed), json_, tsne_text)
+    report = tsne_report(model, data, out, part=categories.value, seed=seed, cache_gb=cache_gb)
+    _print(report, json_, tsne_text)
 
 
 @app.command()
@@ -335,13 +346,14 @@ def check(
     _set_quiet(quiet)
     from recollect import machine
     from recollect.check import check_folder, check_table
-    from recollect.evaluation.confusion import confusion_figure
-    from recollect.evaluation.plots import save_figure
 
     machine.prepare()
     report, confusion = check_folder(model, folder, store, skip_bad=skip_bad)
     _print(report, json_, check_table)
     if out is not None:
+        from recollect.evaluation.confusion import confusion_figure
+        from recollect.evaluation.plots import save_figure
+
         save_figure(confusion_figure(confusion), out)
 
 

@@ -5,8 +5,22 @@ exception is a bug and is shown as it is.
 """
 
 
+def one_line(text: object) -> str:
+    r"""Return a text with control characters escaped: a name from outside cannot break or forge a line.
+
+    >>> print(one_line("a\nb\x1b[31m"))
+    a\nb\x1b[31m
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text)
+    )
+
+
 class RecollectError(Exception):
-    """Something the caller can mend: the message says what, where and how."""
+    """Something the caller can mend: the message says what, where and how, in one line."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class PictureError(RecollectError):

@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pytest
 from archives import pack
 from PIL import Image
 
@@ -103,8 +104,11 @@ LAYOUTS = {
 EXACT = {"five pickles", "three pickles"}
 
 
-def load(path, **options):
-    return mini_imagenet.load(path, size=SIZE, **options)
+def load(path, size=SIZE, **options):
+    """Load a small copy, whose pickles hold pictures of `SIZE` and not of 84."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mini_imagenet, "SIZE", SIZE)
+        return mini_imagenet.load(path, size=size, **options)
 
 
 def number_of(category, picture):

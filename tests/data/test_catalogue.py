@@ -34,8 +34,8 @@ def test_every_option_reaches_the_loader(monkeypatch):
     monkeypatch.setitem(
         catalogue._LOADERS, "cifar-fs", lambda path, **options: asked.append((str(path), options))
     )
-    load_data("cifar-fs:a/b.zip", size=40, split="3", skip_bad=True)
-    assert asked == [("a/b.zip", {"size": 40, "split": "3", "skip_bad": True})]
+    load_data("cifar-fs:a/b.zip", size=40, split="3", skip_bad=True, cache_gb=0.5)
+    assert asked == [("a/b.zip", {"size": 40, "split": "3", "skip_bad": True, "cache_gb": 0.5})]
 
 
 def test_pictures_that_would_take_more_than_the_limit_are_decoded_on_the_fly(zoo):

@@ -5,8 +5,10 @@ import zipfile
 
 import numpy as np
 import pytest
+from archives import pack, pack_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import refusals
 from PIL import Image
 
 from pictures import pixels_of, tree, write_folder, write_picture, write_zip
@@ -278,6 +280,37 @@ def test_file_names_that_are_no_text_are_read_and_such_categories_refused(zoo):
     os.rename(zoo / "dog", os.fsencode(zoo) + b"/caf\xe9")  # noqa: PTH104
     with pytest.raises(DataError, match="is no text: rename it"):
         folder.load(zoo, size=16)
+
+
+def test_a_damaged_archive_gives_a_split_or_a_clear_error(tmp_path):
+    zoo = write_folder(tmp_path / "zoo", {"cat": MIN_PICTURES, "dog": MIN_PICTURES}, size=4)
+    for kind, most in (("zip", 299), ("tar", 299), ("tar.gz", 300)):
+        content = pack_folder(tmp_path / "whole", kind, zoo).read_bytes()
+        assert folder.load(tmp_path / "whole", size=4).categories == ("cat", "dog")
+        refused = refusals(lambda path: folder.load(path, size=4), tmp_path / "damaged", content)
+        assert 100 < len(refused) <= most, kind
+        assert not [line for line in refused if "\n" in line]
+
+
+CONTROL = "c\na\x1b[31mt"
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
+def test_names_with_control_characters_stay_on_one_line(tmp_path, caplog, kind):
+    picture = write_picture(tmp_path / "0.png").read_bytes()
+    good = [(f"{name}/{number}.png", picture) for name in ("ant", "bee") for number in range(MIN_PICTURES)]
+    strange = [(f"ant/{CONTROL}.png", b"no picture"), (f"{CONTROL}/notes.heic", b"")]
+    path = pack(tmp_path / "zoo", kind, [*good, *strange])
+    assert folder.load(path, size=16, skip_bad=True).categories == ("ant", "bee")
+    assert len(caplog.messages) == 2
+    with pytest.raises(PictureError) as refused:
+        folder.load(path, size=16)
+    for line in (*caplog.messages, str(refused.value)):
+        assert r"c\na\x1b[31mt" in line
+        assert line.isprintable()
+    with pytest.raises(DataError) as refused:
+        folder.load(pack(tmp_path / "deep", kind, [(f"a/{CONTROL}/c/0.png", b"x"), *good]), size=16)
+    assert r"a/c\na\x1b[31mt/c/0.png: a sub-folder per category" in str(refused.value)
 
 
 def test_an_archive_in_memory_order_does_not_matter(zoo, tmp_path):

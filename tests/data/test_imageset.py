@@ -13,13 +13,12 @@ import torch
 from PIL import Image
 
 from pictures import disk_room, pixels_of
-from recollect.data import imageset
+from recollect.data import ahead, imageset
 from recollect.data.imageset import (
     ImageSet,
     Item,
     Library,
     batches,
-    cache_limit,
     cached_library,
     decode,
     digest,
@@ -47,8 +46,8 @@ def items_of(count, bad=()):
     ]
 
 
-def decoded(count=6, bad=(), *, key="key", size=16, skip_bad=False):
-    return decode(items_of(count, bad), key=key, size=size, skip_bad=skip_bad)
+def decoded(count=6, bad=(), *, key="key", size=16, skip_bad=False, cache_gb=16):
+    return decode(items_of(count, bad), key=key, size=size, skip_bad=skip_bad, cache_gb=cache_gb)
 
 
 def cache_entries():
@@ -284,8 +283,7 @@ def test_batches_cover_everything_once():
 
 
 def on_the_fly(*arguments, **options):
-    with cache_limit(0):
-        return decoded(*arguments, **options)
+    return decoded(*arguments, cache_gb=0, **options)
 
 
 def whole_set(library):
@@ -316,8 +314,7 @@ def test_above_the_limit_nothing_is_kept_and_the_pixels_and_keys_are_the_same():
 def test_the_limit_is_the_size_of_the_decoded_pictures():
     size = 6 * 16 * 16 * 3
     for gigabytes, lazy in ((size / 1e9, False), ((size - 1) / 1e9, True)):
-        with cache_limit(gigabytes):
-            assert whole_set(decoded(key=f"limit {lazy}")).on_the_fly == lazy
+        assert whole_set(decoded(key=f"limit {lazy}", cache_gb=gigabytes)).on_the_fly == lazy
 
 
 def test_what_was_kept_before_is_used_whatever_the_limit():
@@ -384,6 +381,28 @@ def test_a_process_that_is_killed_is_told_in_one_line():
         process.join()
     with pytest.raises(DataError, match=r"^a process that decodes pictures was killed[^\n]*--threads$"):
         list(itertools.islice(stream, 20))
+    assert signal.getsignal(signal.SIGCHLD) == handler
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_processes_that_cannot_be_started_are_told_in_one_line_and_none_stays(monkeypatch, started):
+    handler = signal.getsignal(signal.SIGCHLD)
+    images = whole_set(on_the_fly())
+    forks = []
+    fork = os.fork
+
+    def scarce():
+        forks.append(None)
+        if len(forks) > started:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    monkeypatch.setattr(ahead, "_workers", lambda: 2)
+    monkeypatch.setattr(os, "fork", scarce)
+    with pytest.raises(DataError, match=r"^no process that decodes pictures can be started: Resource [^\n]*"):
+        list(images.stream(three_batches()))
+    assert len(forks) == started + 1
+    assert multiprocessing.active_children() == []
     assert signal.getsignal(signal.SIGCHLD) == handler
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 
+import mini_releases
 import numpy as np
 import pytest
 from mini_releases import (
@@ -27,9 +28,12 @@ from mini_releases import (
 )
 from PIL import Image
 
+from pictures import tree
 from recollect.data import mini_imagenet
 from recollect.data.catalogue import load_data
 from recollect.errors import DataError
+from recollect.model.spec import Preprocessing
+from recollect.storage import cache_folder
 
 
 @pytest.mark.parametrize("form", ["folder", "zip", "tar.gz"])
@@ -115,10 +119,41 @@ def test_categories_without_names_are_called_by_their_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_pictures_come_at_84_unless_a_size_is_asked_for(releases, layout):
-    split = mini_imagenet.load(releases / layout)
+def test_pictures_come_at_84_unless_a_size_is_asked_for(tmp_path, monkeypatch, layout):
+    monkeypatch.setattr(mini_releases, "SIZE", 84)
+    LAYOUTS[layout](tmp_path)
+    split = mini_imagenet.load(tmp_path)
     for part in (*BASE_PARTS, "val", "test"):
         assert getattr(split, part).size == 84
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_set_comes_with_the_published_normalisation(releases, layout):
+    split = load(releases / layout)
+    for images in (*(getattr(split, part) for part in BASE_PARTS), split.val, split.test):
+        assert images.preprocessing == Preprocessing(
+            size=SIZE, mean=(120.396, 115.594, 104.540), std=(70.682, 68.276, 72.545)
+        )
+
+
+@pytest.mark.parametrize("form", ["folder", "zip"])
+@pytest.mark.parametrize("layout", sorted(EXACT))
+def test_pickles_that_would_take_more_than_the_limit_are_refused_with_the_remedy(
+    releases, tmp_path, layout, form
+):
+    path = packed(form, releases / layout, tmp_path)
+    size = 7 * EACH * 3 * SIZE**2  # of all sets together; each of them is smaller
+    with pytest.raises(DataError, match=rf"{path.name} would take up to .* more than .*--cache-gb 1$"):
+        load(path, cache_gb=(size - 1) / 1e9)
+    assert tree(cache_folder()) == {}
+    assert_whole(load(path, cache_gb=2 * size / 1e9))
+    assert_whole(load(path, cache_gb=0))  # it is in the cache
+
+
+def test_listed_pictures_are_decoded_on_the_fly_above_the_limit(releases):
+    split = load(releases / "images", cache_gb=0)
+    assert split.base_train.on_the_fly
+    assert_whole(split)
 
 
 def test_pickled_pictures_are_resized_as_files_are(releases, tmp_path):
@@ -126,7 +161,7 @@ def test_pickled_pictures_are_resized_as_files_are(releases, tmp_path):
     for category in ("n04", "n05"):
         for number, pixels in enumerate(pictures(category)):
             Image.fromarray(pixels).save(tmp_path / "images" / file_of(category, number), "PNG")
-    files, pickles = (mini_imagenet.load(path, size=11).val for path in (tmp_path, releases / "five pickles"))
+    files, pickles = (load(path, size=11).val for path in (tmp_path, releases / "five pickles"))
     assert files.labels.tolist() == pickles.labels.tolist()
     every = np.arange(2 * EACH)
     np.testing.assert_array_equal(files.take(every), pickles.take(every))
@@ -143,7 +178,7 @@ def test_a_second_load_reads_no_pickle_again(releases, monkeypatch):
     for layout in EXACT:
         assert_whole(load(releases / layout))
     with pytest.raises(AssertionError, match="read again"):
-        mini_imagenet.load(releases / "three pickles", size=SIZE + 1)
+        load(releases / "three pickles", size=SIZE + 1)
 
 
 def test_an_altered_pickle_or_csv_file_is_read_again(copy_of):

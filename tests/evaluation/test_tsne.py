@@ -6,7 +6,7 @@ from PIL import Image
 from sklearn.metrics import silhouette_score
 
 from recollect.data.features import FeatureSet, extract
-from recollect.data.imageset import ImageSet
+from recollect.data.imageset import CACHE_GB, ImageSet
 from recollect.errors import DataError
 from recollect.evaluation import tsne
 from recollect.evaluation.tsne import draw_projection, project, sample, tsne_figure, tsne_report
@@ -129,6 +129,20 @@ def test_a_report_draws_unseen_categories_and_says_where_none_are_reserved(
         assert image.format == "PNG"
         assert image.width > 800
         assert image.height > 500
+
+
+def test_the_limit_of_kept_pictures_reaches_the_loader(run, tmp_path, make_split, tiny_model, monkeypatch):
+    asked = []
+
+    def load(*_, cache_gb, **__):
+        asked.append(cache_gb)
+        return make_split()
+
+    save_model(tmp_path / "m.safetensors", tiny_model)
+    monkeypatch.setattr("recollect.evaluation.evaluate.load_data", load)
+    words = ("plot", "tsne", tmp_path / "m.safetensors", "zoo", "--out", tmp_path / "tsne.png")
+    assert [run(*words)[0], run(*words, "--cache-gb", "0.5")[0]] == [0, 0]
+    assert asked == [CACHE_GB, 0.5]
 
 
 def test_of_many_categories_twenty_are_drawn_and_that_is_said(

@@ -7,18 +7,16 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from recollect.data.arrays import Pixels, Rows
 from recollect.errors import DataError, PictureError
 
 _PR_SET_PDEATHSIG = 1
-Pixels = npt.NDArray[np.uint8]
-Rows = npt.NDArray[np.int64]
 Batch = tuple[Rows, Pixels | PictureError]
 
 
@@ -40,7 +38,7 @@ def read_ahead(
         generator=torch.Generator(),  # else every start would advance the global one
     )
     with _own_handlers():
-        batches = iter(loader)
+        batches = _start(loader)
     try:
         for rows, pixels in batches:
             if isinstance(pixels, PictureError):
@@ -56,6 +54,23 @@ def read_ahead(
         del batches  # ends the processes
 
 
+def _start(loader: DataLoader[Batch]) -> Iterator[Batch]:
+    """Start the processes: all of them, or none and a clear error."""
+    try:
+        return iter(loader)
+    except OSError as error:
+        for frame, _ in walk_tb(error.__traceback__):
+            made: Any = frame.f_locals.get("self")
+            # What torch has made by halves cannot end the processes that it did start.
+            if hasattr(made, "_workers") and not hasattr(made, "_workers_status"):
+                made._workers_status = [True] * len(made._workers)  # noqa: SLF001
+                made._shutdown_workers()  # noqa: SLF001
+        raise DataError(
+            f"no process that decodes pictures can be started: {error.strerror or error}. Use fewer "
+            "--threads, or let decoded pictures be kept with a larger --cache-gb"
+        ) from error
+
+
 @contextmanager
 def _own_handlers() -> Iterator[None]:
     """Undo torch's handler for workers that die: it raises wherever the main process happens to be."""
@@ -63,8 +78,10 @@ def _own_handlers() -> Iterator[None]:
         yield
         return
     before = signal.getsignal(signal.SIGCHLD)
-    yield
-    signal.signal(signal.SIGCHLD, before)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 class _Batches(Dataset[Batch]):

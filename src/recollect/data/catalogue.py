@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recollect.data import cifar, folder, glyphs, imagenet, mini_imagenet, omniglot
-from recollect.data.imageset import CACHE_GB, cache_limit
+from recollect.data.imageset import CACHE_GB
 from recollect.data.splits import Split
 from recollect.errors import DataError
 
@@ -39,5 +39,4 @@ def load_data(
     if kind not in _LOADERS:
         known = ", ".join(["glyphs", *(f"{name}:PATH" for name in _LOADERS)])
         raise DataError(f"'{data}' is no layout that recollect knows; DATA is one of {known}, or a folder")
-    with cache_limit(cache_gb):
-        return _LOADERS[kind](Path(path), size=size, split=split, skip_bad=skip_bad)
+    return _LOADERS[kind](Path(path), size=size, split=split, skip_bad=skip_bad, cache_gb=cache_gb)

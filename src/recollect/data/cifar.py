@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from recollect.data.arrays import Pixels
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import Library, Pixels, cached_library, decode, digest
+from recollect.data.imageset import CACHE_GB, Library, cached_library, decode, digest, require_room
 from recollect.data.pickles import as_text, read_record
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
@@ -43,7 +44,14 @@ class Release(NamedTuple):
     pictures: Callable[[Files, str], Iterator[Picture]]
 
 
-def load(path: Path, *, size: int | None = None, split: str | None = None, skip_bad: bool = False) -> Split:
+def load(
+    path: Path,
+    *,
+    size: int | None = None,
+    split: str | None = None,
+    skip_bad: bool = False,
+    cache_gb: float = CACHE_GB,
+) -> Split:
     """Read CIFAR-FS from a folder or archive with train/<category>/*.png and test/<category>/*.png.
 
     The official releases, cifar-100-python and cifar-100-binary, are read as well, packed or not.
@@ -55,9 +63,9 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
     known = {*words["train"], *words["val"], *words["test"]}
     release = _release_in(files)
     if release is None:
-        library = _from_pictures(files, known, size or SIZE, skip_bad=skip_bad)
+        library = _from_pictures(files, known, size or SIZE, cache_gb, skip_bad=skip_bad)
     else:
-        library = _from_release(files, release, known, size or SIZE)
+        library = _from_release(files, release, known, size or SIZE, cache_gb)
     lost = known - {*library.categories}
     if lost:
         raise DataError(f"there is no picture of '{min(lost)}' in {path}, or none that decodes")
@@ -79,7 +87,7 @@ def _published() -> dict[str, list[str]]:
     return words
 
 
-def _from_pictures(files: Files, known: set[str], size: int, *, skip_bad: bool) -> Library:
+def _from_pictures(files: Files, known: set[str], size: int, cache_gb: float, *, skip_bad: bool) -> Library:
     items = []
     for name in files.names:
         parts = PurePosixPath(name).parts
@@ -90,10 +98,10 @@ def _from_pictures(files: Files, known: set[str], size: int, *, skip_bad: bool) 
         items.append(files.item(parts[-2], name))
     _check_categories({item.category for item in items}, known, str(files.path))
     key = digest("cifar-fs", files.stamp(files.names), size)
-    return decode(items, key=key, size=size, skip_bad=skip_bad)
+    return decode(items, key=key, size=size, skip_bad=skip_bad, cache_gb=cache_gb)
 
 
-def _from_release(files: Files, release: Release, known: set[str], size: int) -> Library:
+def _from_release(files: Files, release: Release, known: set[str], size: int, cache_gb: float) -> Library:
     def build(pixels: Pixels) -> dict[str, Any]:
         words = release.categories(files, release.words)
         _check_categories(words, known, f"{files.path}/{release.words}")
@@ -120,12 +128,12 @@ def _from_release(files: Files, release: Release, known: set[str], size: int) ->
 
     def most(file: str) -> int:
         """Return a number that no file of this size has more pictures than."""
-        return files.size(file) // PICTURE_BYTES
+        return files.credible_size(file) // PICTURE_BYTES
 
     def shape() -> tuple[int, ...]:
-        for file in (release.train, release.test):
-            files.open(file).close()  # refuses one that claims to be far larger than it can be
-        return (most(release.train) + most(release.test), size, size, 3)
+        whole = (most(release.train) + most(release.test), size, size, 3)
+        require_room(files.path, whole, cache_gb)
+        return whole
 
     key = digest("cifar-fs", files.stamp([release.train, release.test, release.words]), size)
     library, _ = cached_library(key, shape, build)

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.data.arrays import Rows
 from recollect.data.augment import Augmentation
-from recollect.data.imageset import ImageSet, Rows, batches, digest
+from recollect.data.imageset import ImageSet, batches, digest
 from recollect.errors import StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint

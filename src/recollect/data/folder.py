@@ -4,18 +4,25 @@ import logging
 from pathlib import Path, PurePosixPath
 
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import Item, Library, decode, digest
+from recollect.data.imageset import CACHE_GB, Item, Library, decode, digest
 from recollect.data.splits import Split, held_tenth, parse_split, require_pictures, split_pictures
-from recollect.errors import DataError
+from recollect.errors import DataError, one_line
 
 log = logging.getLogger(__name__)
 SIZE = 84
 EXPECTED = "one sub-folder per category with jpg/png/webp files is expected"
 
 
-def load(path: Path, *, size: int | None = None, split: str | None = None, skip_bad: bool = False) -> Split:
+def load(
+    path: Path,
+    *,
+    size: int | None = None,
+    split: str | None = None,
+    skip_bad: bool = False,
+    cache_gb: float = CACHE_GB,
+) -> Split:
     """Read the folder; every category is a base category unless `split` reserves some."""
-    library = read_library(path, size or SIZE, skip_bad=skip_bad)
+    library = read_library(path, size or SIZE, skip_bad=skip_bad, cache_gb=cache_gb)
     reserved = parse_split(split, library.categories)
     require_pictures(library, reserved)
     if len(library.categories) - len(reserved.val) - len(reserved.test) < 2:
@@ -23,10 +30,10 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
     return split_pictures(library, reserved, held_tenth, flips=True)
 
 
-def read_library(path: Path, size: int, *, skip_bad: bool) -> Library:
+def read_library(path: Path, size: int, *, skip_bad: bool, cache_gb: float = CACHE_GB) -> Library:
     """Decode every picture of a folder per category."""
     items, key = find_items(path, size)
-    return decode(items, key=key, size=size, skip_bad=skip_bad)
+    return decode(items, key=key, size=size, skip_bad=skip_bad, cache_gb=cache_gb)
 
 
 def find_items(path: Path, size: int) -> tuple[list[Item], str]:
@@ -58,7 +65,5 @@ def _warn_of_empty(files: Files, depth: int, categories: set[str]) -> None:
     for category in sorted(others.keys() - categories):
         log.warning(
             "%s: left out category '%s', which holds no picture that is read (%s, for one)",
-            files.path,
-            category,
-            others[category],
+            *map(one_line, (files.path, category, others[category])),
         )

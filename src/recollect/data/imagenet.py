@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from recollect.data.files import open_files
-from recollect.data.imageset import Item, decode, digest
+from recollect.data.imageset import CACHE_GB, Item, decode, digest
 from recollect.data.splits import Held, Split, held_tenth, parse_split, split_pictures
 from recollect.errors import DataError
 from recollect.model.spec import Preprocessing
@@ -18,7 +18,14 @@ VAL_PICTURES = 50  # of a category's training pictures
 EXPECTED = "train/<wnid>/*.JPEG and val/<wnid>/*.JPEG are expected"
 
 
-def load(path: Path, *, size: int | None = None, split: str | None = None, skip_bad: bool = False) -> Split:
+def load(
+    path: Path,
+    *,
+    size: int | None = None,
+    split: str | None = None,
+    skip_bad: bool = False,
+    cache_gb: float = CACHE_GB,
+) -> Split:
     """Read ImageNet, or some of its categories, from a folder or an archive.
 
     Every category is a base category unless `split` reserves some; those come with all their pictures.
@@ -31,6 +38,7 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
         size=preprocessing.size,
         short_side=preprocessing.short_side,
         skip_bad=skip_bad,
+        cache_gb=cache_gb,
     )
     lost = {item.category for item in items} - {*library.categories}
     if lost:

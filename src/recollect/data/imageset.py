@@ -7,8 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from contextvars import ContextVar
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
@@ -18,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from recollect.data.arrays import Pixels, Rows
 from recollect.errors import DataError, PictureError
 from recollect.images import read_pixels
 from recollect.model.spec import Preprocessing
@@ -26,12 +26,9 @@ from recollect.storage import cache_folder, replacing_folder, write_text
 
 CACHE_VERSION = 1
 CACHE_GB = 16.0  # decoded pictures that take more than this are not kept, but decoded when they are needed
-_cache_gb: ContextVar[float] = ContextVar("cache_gb", default=CACHE_GB)
 _SAMPLED_ABOVE = 16e9  # bytes of pictures from which normalisation looks at some only
 _SAMPLE = 10_000
 _AT_ONCE = 1 << 22  # values that normalisation adds up at a time
-Pixels = npt.NDArray[np.uint8]
-Rows = npt.NDArray[np.int64]
 log = logging.getLogger(__name__)
 
 
@@ -182,31 +179,27 @@ def digest(*words: object) -> str:
     return hashlib.sha256(json.dumps(words, default=str).encode()).hexdigest()[:32]
 
 
-@contextmanager
-def cache_limit(gigabytes: float) -> Iterator[None]:
-    """Keep what is decoded in this block on disk up to so many GB; above, decode it when it is needed."""
-    token = _cache_gb.set(gigabytes)
-    try:
-        yield
-    finally:
-        _cache_gb.reset(token)
-
-
 def decode(
-    items: Sequence[Item], *, key: str, size: int, skip_bad: bool, short_side: int | None = None
+    items: Sequence[Item],
+    *,
+    key: str,
+    size: int,
+    skip_bad: bool,
+    short_side: int | None = None,
+    cache_gb: float = CACHE_GB,
 ) -> Library:
     """Decode pictures to `size` × `size`, once: a later call with the same key finds them in the cache.
 
-    Pictures that would take more than `cache_limit` allows are decoded whenever they are needed, and here
-    once, so that a bad one is known before the work begins. A picture that does not decode is an error that
-    names it; with `skip_bad` it is left out and reported.
+    Pictures that would take more than `cache_gb` are decoded whenever they are needed, and here once, so
+    that a bad one is known before the work begins. A picture that does not decode is an error that names
+    it; with `skip_bad` it is left out and reported.
     """
     source = Undecoded(items, size, short_side)
 
     def build(pixels: Pixels) -> dict[str, Any]:
         kept: list[int] = []
         bad: list[str] = []
-        for index, result in enumerate(_decoded(source, "decoding", skip_bad=skip_bad)):
+        for index, result in enumerate(decoded(source, "decoding", skip_bad=skip_bad)):
             if isinstance(result, PictureError):
                 bad.append(str(result))
             else:
@@ -214,14 +207,14 @@ def decode(
                 kept.append(index)
         return {**_described([items[index] for index in kept]), "bad": bad}
 
-    if prod(source.shape) <= _cache_gb.get() * 1e9:
+    if prod(source.shape) <= cache_gb * 1e9:
         library, bad = cached_library(key, source.shape, build)
     else:
         opened = _open_library(_place(key), key)  # where there was room once
         if opened is None and any(item.forward_only for item in items):
             raise DataError(
                 f"{items[0].place} lies in a compressed tar, which cannot be read out of order: unpack it, "
-                f"make a zip of it, or allow it room with --cache-gb {ceil(prod(source.shape) / 1e9)}"
+                f"make a zip of it, or {_room_for(source.shape)}"
             )
         library, bad = opened or _undecoded_library(source, key, skip_bad=skip_bad)
     if bad and not skip_bad:
@@ -231,7 +224,20 @@ def decode(
     return library
 
 
-def _decoded(source: Undecoded, title: str, *, skip_bad: bool) -> Iterator[Pixels | PictureError]:
+def require_room(place: object, shape: tuple[int, ...], cache_gb: float) -> None:
+    """Refuse pictures that come in one piece, and can only be kept whole, if they would take too much."""
+    if prod(shape) > cache_gb * 1e9:
+        raise DataError(
+            f"{place} would take up to {prod(shape) / 1e9:.2g} GB decoded, more than {cache_gb:g}, and is no "
+            f"folder of pictures that could be decoded on the fly: {_room_for(shape)}"
+        )
+
+
+def _room_for(shape: tuple[int, ...]) -> str:
+    return f"allow it room with --cache-gb {ceil(prod(shape) / 1e9)}"
+
+
+def decoded(source: Undecoded, title: str, *, skip_bad: bool) -> Iterator[Pixels | PictureError]:
     """Decode every picture, in order; without `skip_bad` the first bad one ends it."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
         for result in track(_in_order(pool, source), title, len(source.items)):
@@ -269,7 +275,7 @@ def _undecoded_library(source: Undecoded, key: str, *, skip_bad: bool) -> tuple[
     path = cache_folder() / "checked" / f"{key}.json"
     bad = _read_checked(path, len(source.items))
     if bad is None:
-        results = enumerate(_decoded(source, "checking pictures", skip_bad=skip_bad))
+        results = enumerate(decoded(source, "checking pictures", skip_bad=skip_bad))
         bad = {index: str(result) for index, result in results if isinstance(result, PictureError)}
         words = {"version": CACHE_VERSION, "pictures": len(source.items), "bad": list(bad.items())}
         write_text(path, json.dumps(words))

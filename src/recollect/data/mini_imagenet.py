@@ -5,27 +5,30 @@ import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from recollect.data.arrays import Pixels, Rows
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import ImageSet, Library, Pixels, Rows, cached_library, decode, digest
+from recollect.data.imageset import CACHE_GB, ImageSet, Library, cached_library, decode, digest, require_room
 from recollect.data.pickles import as_text, read_record
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
 from recollect.images import read_pixels
+from recollect.model.spec import Preprocessing
 from recollect.progress import track
 
-SIZE = 84
+SIZE = 84  # of every picture in a pickle too
+MEAN = (120.396, 115.594, 104.540)
+STD = (70.682, 68.276, 72.545)
 AGAIN = "download or copy the data set again"
 Record = dict[str, object]
 
 
 class Pictures(NamedTuple):
-    """What a pickle holds: pixels (n, height, width, 3) and the category of each picture."""
+    """What a pickle holds: pixels (n, 84, 84, 3) and the category of each picture."""
 
     pixels: Pixels
     categories: list[str]
@@ -42,21 +45,29 @@ class Layout(NamedTuple):
     unpack: Unpack | None  # what reads it, if it is a pickle
 
 
-def load(path: Path, *, size: int | None = None, split: str | None = None, skip_bad: bool = False) -> Split:
+def load(
+    path: Path,
+    *,
+    size: int | None = None,
+    split: str | None = None,
+    skip_bad: bool = False,
+    cache_gb: float = CACHE_GB,
+) -> Split:
     """Read mini-ImageNet from a folder or an archive that holds it in one of the layouts.
 
     Where there is more than one, the release with validation and test pictures of its own comes first,
     then the other pickles, then CSV files. Which pictures are held out otherwise depends on their numbers
-    in their category alone, so it is the same in all layouts.
+    in their category alone, so it is the same in all layouts. At every size the pictures come with the
+    published mean and deviation, not with those of the copy at hand.
     """
     if split is not None:
         raise DataError("mini-imagenet has a published split of its own: leave --split out")
     files = open_files(path)
     layout, found = _recognise(files)
     if layout.unpack is None:
-        parts = _from_tables(files, found, size or SIZE, skip_bad=skip_bad)
+        parts = _from_tables(files, found, size or SIZE, cache_gb, skip_bad=skip_bad)
     else:
-        parts = _from_pickles(files, found, layout.unpack, size or SIZE)
+        parts = _from_pickles(files, found, layout.unpack, size or SIZE, cache_gb)
     if len(parts.categories) < 2:
         raise DataError(f"{path} holds fewer than 2 base categories: training needs at least 2")
     return parts
@@ -106,7 +117,9 @@ def _only(files: Files, names: Sequence[str]) -> str:
     return names[0]
 
 
-def _from_tables(files: Files, tables: Mapping[str, str], size: int, *, skip_bad: bool) -> Split:
+def _from_tables(
+    files: Files, tables: Mapping[str, str], size: int, cache_gb: float, *, skip_bad: bool
+) -> Split:
     """Decode the pictures that CSV files list."""
     listed = _listed(files, tables)
     categories = {part: tuple(sorted(set(own.values()))) for part, own in listed.items()}
@@ -118,11 +131,17 @@ def _from_tables(files: Files, tables: Mapping[str, str], size: int, *, skip_bad
     chosen = [name for name in files.names if name in category_of]
     items = [replace(files.item(category_of[name], name), name=names[name]) for name in chosen]
     key = digest("mini-imagenet", files.stamp(chosen), sorted(category_of.items()), size)
-    library = decode(items, key=key, size=size, skip_bad=skip_bad)
+    library = decode(items, key=key, size=size, skip_bad=skip_bad, cache_gb=cache_gb)
     lost = {*category_of.values()} - {*library.categories}
     if lost:
         raise DataError(f"no picture of '{min(lost)}' in {files.path} decodes")
-    return split_pictures(library, Reserved(categories["val"], categories["test"]), held_twelfth, flips=True)
+    reserved = Reserved(categories["val"], categories["test"])
+    return split_pictures(_with_published(library), reserved, held_twelfth, flips=True)
+
+
+def _with_published(library: Library) -> Library:
+    """Return the pictures with the preprocessing of the paper's authors."""
+    return replace(library, published=Preprocessing(size=library.pixels.shape[1], mean=MEAN, std=STD))
 
 
 def _listed(files: Files, tables: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -169,10 +188,19 @@ def _rows(files: Files, table: str) -> Iterator[tuple[str, str, str]]:
         yield line, row[0], row[1]
 
 
-def _from_pickles(files: Files, found: Mapping[str, str], unpack: Unpack, size: int) -> Split:
+def _from_pickles(
+    files: Files, found: Mapping[str, str], unpack: Unpack, size: int, cache_gb: float
+) -> Split:
     """Take the pictures of every set from its pickle."""
-    libraries = {part: _unpickled(files, name, unpack, size) for part, name in found.items()}
-    *base, val, test = libraries.values()
+
+    def require_room_for_all() -> None:
+        most = sum(files.credible_size(name) for name in found.values()) // (3 * SIZE**2)
+        require_room(files.path, (most, size, size, 3), cache_gb)
+
+    *base, val, test = (
+        _with_published(_unpickled(files, name, unpack, size, require_room_for_all))
+        for name in found.values()
+    )
     _require_disjoint(
         files.path, {"train": base[0].categories, "val": val.categories, "test": test.categories}
     )
@@ -185,17 +213,22 @@ def _from_pickles(files: Files, found: Mapping[str, str], unpack: Unpack, size: 
     return replace(parts, val=_whole(val), test=_whole(test))
 
 
-def _unpickled(files: Files, name: str, unpack: Unpack, size: int) -> Library:
-    """Return the pictures of a pickle, which is read only if the cache does not hold them."""
-    place = f"{files.path}/{name}"
+def _unpickled(files: Files, name: str, unpack: Unpack, size: int, before: Callable[[], None]) -> Library:
+    """Return the pictures of a pickle, which is read only if the cache does not hold them.
 
-    @cache
-    def pictures() -> Pictures:
+    `before` is called before it is read.
+    """
+    place = f"{files.path}/{name}"
+    read: list[Pictures] = []
+
+    def shape() -> tuple[int, ...]:
+        before()
         with files.open(name) as stream:
-            return unpack(read_record(stream, place), place)
+            read.append(unpack(read_record(stream, place), place))
+        return (len(read[0].pixels), size, size, 3)
 
     def build(pixels: Pixels) -> dict[str, Any]:
-        source, categories = pictures()
+        source, categories = read[0]
         for row in track(range(len(source)), f"reading {PurePosixPath(name).name}", len(source)):
             pixels[row] = read_pixels(source[row], size, name=f"{place}, picture {row}")
         known = sorted(set(categories))
@@ -208,7 +241,7 @@ def _unpickled(files: Files, name: str, unpack: Unpack, size: int) -> Library:
         }
 
     key = digest("mini-imagenet", files.stamp([name]), size)
-    return cached_library(key, lambda: (len(pictures().pixels), size, size, 3), build)[0]
+    return cached_library(key, shape, build)[0]
 
 
 def _unpack_phase(record: Record, place: str) -> Pictures:
@@ -218,11 +251,12 @@ def _unpack_phase(record: Record, place: str) -> Pictures:
     if labels is None or len(labels) != len(pixels):
         raise DataError(f"{place}: 'labels' must be {len(pixels)} whole numbers, one per picture: {AGAIN}")
     numbers = record.get("catname2label")
-    names = {
-        int(label): as_text(name)
-        for name, label in (numbers.items() if isinstance(numbers, dict) else ())
-        if isinstance(label, int | np.integer)
-    }
+    names: dict[int, str] = {}
+    for name, label in _by_text(numbers if isinstance(numbers, dict) else {}, place).items():
+        if isinstance(label, int | np.integer):
+            if int(label) in names:
+                raise DataError(f"{place}: '{names[int(label)]}' and '{name}' have one label: {AGAIN}")
+            names[int(label)] = name
     return Pictures(pixels, [names.get(label, f"category {label:02}") for label in labels.tolist()])
 
 
@@ -233,8 +267,8 @@ def _unpack_cache(record: Record, place: str) -> Pictures:
     if not isinstance(rows_of, dict):
         raise DataError(f"{place}: 'class_dict' must say which pictures belong to which category: {AGAIN}")
     categories: list[str | None] = [None] * len(pixels)
-    for name, numbers in rows_of.items():
-        category, rows = as_text(name), _whole_numbers(numbers)
+    for category, numbers in _by_text(rows_of, place).items():
+        rows = _whole_numbers(numbers)
         if rows is None or not len(rows) or rows.min() < 0 or rows.max() >= len(pixels):
             raise DataError(f"{place}: '{category}' must have numbers from 0 to {len(pixels) - 1}: {AGAIN}")
         for row in rows.tolist():
@@ -249,13 +283,23 @@ def _unpack_cache(record: Record, place: str) -> Pictures:
     return Pictures(pixels, whole)
 
 
+def _by_text(words: Mapping[object, object], place: str) -> Record:
+    """Return a dict with text for keys; two that would become one, such as b"x" and "x", are refused."""
+    found: Record = {}
+    for key, value in words.items():
+        if as_text(key) in found:
+            raise DataError(f"{place} names the category '{as_text(key)}' twice: {AGAIN}")
+        found[as_text(key)] = value
+    return found
+
+
 def _pixels(record: Record, name: str, place: str) -> Pixels:
     pixels = record.get(name)
     if not isinstance(pixels, np.ndarray):
         raise DataError(f"{place} holds no array '{name}': {AGAIN}")
-    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3 or not pixels.size:
+    if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE, SIZE, 3) or not pixels.size:
         found = f"{pixels.dtype} {pixels.shape}"
-        raise DataError(f"{place}: '{name}' must be uint8 (n, 84, 84, 3), not {found}: {AGAIN}")
+        raise DataError(f"{place}: '{name}' must be uint8 (n, {SIZE}, {SIZE}, 3), not {found}: {AGAIN}")
     return pixels
 
 

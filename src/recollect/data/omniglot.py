@@ -9,8 +9,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from recollect.data.arrays import Pixels, Rows
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import Library, Pixels, Rows, Source, Undecoded, decode, digest
+from recollect.data.imageset import CACHE_GB, Library, Source, Undecoded, decode, digest
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
 
@@ -48,7 +49,14 @@ class Turned:
         return pixels
 
 
-def load(path: Path, *, size: int | None = None, split: str | None = None, skip_bad: bool = False) -> Split:
+def load(
+    path: Path,
+    *,
+    size: int | None = None,
+    split: str | None = None,
+    skip_bad: bool = False,
+    cache_gb: float = CACHE_GB,
+) -> Split:
     """Read Omniglot with its 1028 / 172 / 423 split of characters, four categories of each.
 
     `path` is a folder with the two official archives or folders, or one archive with both folders. Pixels
@@ -63,7 +71,7 @@ def load(path: Path, *, size: int | None = None, split: str | None = None, skip_
     _require_whole(path, Counter(item.category for item in items), known)
     size = size or SIZE
     key = digest("omniglot", [files.stamp(files.names) for files in sources], size)
-    library = decode(items, key=key, size=size, skip_bad=skip_bad)
+    library = decode(items, key=key, size=size, skip_bad=skip_bad, cache_gb=cache_gb)
     lost = known - {*library.categories}
     if lost:
         raise DataError(f"no drawing of '{min(lost)}' in {path} decodes")

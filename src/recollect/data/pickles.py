@@ -43,7 +43,10 @@ def read_record(stream: BinaryIO, place: str) -> dict[str, object]:
     value = read_pickle(stream, place)
     if not isinstance(value, dict):
         raise DataError(f"{place} holds a {type(value).__name__} where a dict is expected")
-    return {as_text(key): entry for key, entry in value.items()}
+    record = {as_text(key): entry for key, entry in value.items()}
+    if len(record) < len(value):
+        raise DataError(f"{place} has an entry twice, named by text and by bytes: refused")
+    return record
 
 
 def as_text(value: object) -> str:

@@ -1,13 +1,13 @@
 """Which categories are taken for which: counts, and their picture."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
 
-from recollect.evaluation.plots import plain
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST = 40  # categories in a picture
 WRITTEN = 25  # up to so many, shares are written into the cells
@@ -44,8 +44,13 @@ def shown_shares(confusion: Confusion) -> tuple[list[str], npt.NDArray[np.float6
     return [confusion.true[row] for row in rows], shares
 
 
-def confusion_figure(confusion: Confusion) -> Figure:
+def confusion_figure(confusion: Confusion) -> "Figure":
     """Draw true categories in rows and predicted ones in columns, as shares of each row in percent."""
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+
+    from recollect.evaluation.plots import plain
+
     names, shares = shown_shares(confusion)
     if not shares[:, -1].any():
         shares = shares[:, :-1]

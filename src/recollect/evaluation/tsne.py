@@ -114,13 +114,19 @@ def tsne_figure(projection: Projection, title: str = "t-SNE of categories unseen
 
 
 def tsne_report(
-    model: str | Path, data: str, out: Path, *, part: str = "test", seed: int = 0
+    model: str | Path,
+    data: str,
+    out: Path,
+    *,
+    part: str = "test",
+    seed: int = 0,
+    cache_gb: float | None = None,
 ) -> dict[str, Any]:
     """Draw the features of a model's unseen categories to `out`: the result of `recollect plot tsne`.
 
     `categories` are `val`, `test`, or `base` where none are reserved; `shown` names those in the picture.
     """
-    loaded, split, warnings = load_trained(model, data)
+    loaded, split, warnings = load_trained(model, data, cache_gb)
     novel, base = split.evaluated(part)
     images = novel or base
     features = sample(cached_features(loaded, images), seed=seed)

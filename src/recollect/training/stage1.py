@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recollect.data.arrays import Pixels
 from recollect.data.augment import Augmentation
-from recollect.data.imageset import Pixels
 from recollect.data.splits import Split
 from recollect.model.model import Model
 from recollect.training.config import Config, StageOne
