@@ -51,9 +51,9 @@ class StageTwo(Frozen):
     base_queries: Positive = 15
     max_shots: Positive = 5  # the most N' that `shots = "mixed"` draws
     views: Positive = 8  # augmented views of every training picture
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of features in an episode, the paper's on ImageNet
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.25  # of features in an episode
     sharpness: Annotated[float, Field(gt=0)] = 10  # where γ starts
-    schedule: Schedule = OneCycle(kind="one-cycle", peak=0.3)
+    schedule: Schedule = OneCycle(kind="one-cycle", peak=0.1)
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     evaluations: Positive = 10
