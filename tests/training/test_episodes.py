@@ -33,6 +33,7 @@ def stage_of(model, split, *, shots="mixed", seed=0, **recipe):
         "base_queries": 5,
         "max_shots": 3,
         "views": 2,
+        "dropout": 0,
     }
     config = Config(
         data="synthetic", shots=shots, seed=seed, select_tasks=5, stage2=StageTwo(**{**values, **recipe})
