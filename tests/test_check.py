@@ -15,6 +15,7 @@ from recollect import Recognizer, check
 from recollect.check import check_folder, check_table
 from recollect.data import folder as folder_data
 from recollect.errors import DataError, ModelError, PictureError
+from recollect.info import info_table, model_info
 from recollect.lessons import default_store
 from recollect.model.spec import Calibration, Unknown
 from recollect.modelfile import TrainedOn, find_model, read_header, save_model, write_model
@@ -187,6 +188,17 @@ def test_names_with_control_characters_stay_on_one_line(model, tmp_path, caplog)
     zoo = write_folder(tmp_path / "zoo", {"ant": 2, "y\ne\x1bti": 1})
     check_folder(model, zoo)
     assert caplog.messages == [r"not a category of this model, left out with its pictures: y\ne\x1bti (1)"]
+
+
+def test_such_names_stay_on_one_line_in_the_tables_too(tmp_path, make_model, capsys):
+    names = ("a\nn\x1b[31mt", "bee")
+    save_model(tmp_path / "m.safetensors", make_model(categories=names))
+    report, _ = check_folder(tmp_path / "m.safetensors", write_folder(tmp_path / "zoo", {names[0]: 2}))
+    for table in (check_table(report), info_table(model_info(tmp_path / "m.safetensors"))):
+        Console(width=200).print(table)
+        said = capsys.readouterr().out
+        assert r"a\nn\x1b[31mt" in said
+        assert "\x1b" not in said
 
 
 def test_without_a_picture_to_draw_matplotlib_is_not_loaded(model, zoo):

@@ -117,6 +117,25 @@ def test_imports_go_only_in_the_allowed_direction(module):
     assert used <= ALLOWED[part]
 
 
+def test_no_module_stands_on_itself():
+    below = {}
+    for module in MODULES:
+        names = {name.removeprefix("recollect.") for name in imported(parsed(module), module)}
+        paths = {name.replace(".", "/") for name in names} | {
+            name.rpartition(".")[0].replace(".", "/") for name in names
+        }
+        below[module] = {f"{path}.py" for path in paths} & set(MODULES)
+
+    def reach(module, seen):
+        assert module not in seen, f"a circle of imports: {seen}"
+        for other in below[module]:
+            reach(other, (*seen, module))
+
+    for module in MODULES:
+        reach(module, ())
+    assert "data/tars.py" in below["data/files.py"]
+
+
 @pytest.mark.parametrize("module", ["recognizer.py", "backends/__init__.py", "images.py"])
 def test_what_people_hold_knows_models_by_their_words_and_backend_only(module):
     names = set(imported(parsed(module), module))

@@ -85,7 +85,11 @@ def check_table(report: dict[str, Any]) -> Table:
         answer = "" if wrong is None else f"{wrong['category']} ({wrong['share']:.1f} %)"
         # Not plain strings: a name may hold what rich takes for markup.
         table.add_row(
-            Text(row["category"]), row["origin"], str(row["pictures"]), f"{row['accuracy']:.1f}", Text(answer)
+            Text(one_line(row["category"])),
+            row["origin"],
+            str(row["pictures"]),
+            f"{row['accuracy']:.1f}",
+            Text(one_line(answer)),
         )
     return table
 

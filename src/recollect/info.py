@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from recollect.errors import one_line
 from recollect.modelfile import summarise
 
 FIRST = 5  # names of base categories that are shown
@@ -50,7 +51,8 @@ def info_table(info: dict[str, Any]) -> Table:
     table.add_column(overflow="fold")
     for name, value in {**_what(info), **_whence(info)}.items():
         if value:
-            table.add_row(name, Text(value))  # not a plain string: a name may hold what rich takes for markup
+            # Not a plain string: a name may hold what rich takes for markup.
+            table.add_row(name, Text(one_line(value)))
     return table
 
 

@@ -141,14 +141,6 @@ WRONG_CSVS = {
 }
 
 
-@pytest.mark.parametrize(("damage", "complaint"), WRONG_CSVS.values(), ids=WRONG_CSVS)
-def test_wrong_csv_files_are_named(copy_of, damage, complaint):
-    folder = copy_of("images")
-    damage(folder)
-    with pytest.raises(DataError, match=complaint):
-        load(folder)
-
-
 def test_two_pictures_of_one_name_are_named(copy_of):
     folder = copy_of("folder per category")
     shutil.copy(folder / "n04" / FIRST, folder / "n05" / FIRST)
@@ -335,17 +327,20 @@ WRONG_PHASES["labels that would fill any memory"] = (
 )
 
 
-@pytest.mark.parametrize(("damage", "complaint"), WRONG_PHASES.values(), ids=WRONG_PHASES)
-def test_wrong_pickles_of_five_are_named(copy_of, damage, complaint):
-    folder = copy_of("five pickles")
-    damage(folder)
-    with pytest.raises(DataError, match=complaint):
-        load(folder)
+WRONG = {
+    f"{layout}: {what}": (layout, *case)
+    for layout, cases in {
+        "images": WRONG_CSVS,
+        "five pickles": WRONG_PHASES,
+        "three pickles": WRONG_CACHES,
+    }.items()
+    for what, case in cases.items()
+}
 
 
-@pytest.mark.parametrize(("damage", "complaint"), WRONG_CACHES.values(), ids=WRONG_CACHES)
-def test_wrong_pickles_of_three_are_named(copy_of, damage, complaint):
-    folder = copy_of("three pickles")
+@pytest.mark.parametrize(("layout", "damage", "complaint"), WRONG.values(), ids=WRONG)
+def test_wrong_files_are_named(copy_of, layout, damage, complaint):
+    folder = copy_of(layout)
     damage(folder)
     with pytest.raises(DataError, match=complaint):
         load(folder)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recollect.data.arrays import Pixels, Rows
-from recollect.errors import DataError, PictureError
+from recollect.errors import DataError, PictureError, one_line
 from recollect.images import read_pixels
 from recollect.model.spec import Preprocessing
 from recollect.progress import track
@@ -220,7 +220,7 @@ def decode(
     if bad and not skip_bad:
         raise PictureError(f"{bad[0]} (--skip-bad leaves such pictures out)")
     for message in bad:
-        log.warning("left out: %s", message)
+        log.warning("left out: %s", one_line(message))
     return library
 
 
