@@ -491,6 +491,11 @@ def test_words_that_the_command_line_does_not_know_end_with_code_2(run, words, t
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_help_of_split_shows_both_forms_of_it(run):
+    said = " ".join(run("train", "--help")[1].replace("│", " ").split())
+    assert 'a JSON file such as {"val": ["okapi"], "test": ["tapir"]}, or a number that draws' in said
+
+
 def test_a_bug_is_shown_as_it_is(run, monkeypatch, zoo, out):
     def broken(*_, **__):
         raise ZeroDivisionError("a bug")

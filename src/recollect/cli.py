@@ -200,7 +200,7 @@ def train(
         typer.Option(
             metavar="FILE|SEED",
             help="Keep categories of a folder or of ImageNet from training, for evaluate: a JSON file "
-            '{"val": [names], "test": [names]}, or a number that draws 16 % and 20 % of them.',
+            'such as {"val": ["okapi"], "test": ["tapir"]}, or a number that draws 16 % and 20 % of them.',
         ),
     ] = None,
     size: Annotated[int | None, typer.Option(help="Height and width of the pictures, in pixels.")] = None,
