@@ -224,7 +224,11 @@ def test_answers_on_the_screen(taught, photos, run):
 
 def test_unknown_pictures_are_told_apart(taught, photos, run, answer, monkeypatch):
     given = [Prediction("unknown", 0.8, "unknown"), Prediction("okapi", 0.15, "novel")]  # type: ignore[arg-type]
-    monkeypatch.setattr(Recognizer, "predict", lambda _, pictures, *__: [given for _ in pictures])
+    monkeypatch.setattr(
+        Recognizer,
+        "predict",
+        lambda _, pictures, *__, unknown: [given if unknown else given[1:] for _ in pictures],
+    )
     for picture in (photos / "okapi", photos / "okapi" / "000.png"):
         report = answer("predict", taught, picture)
         assert all(one["unknown"] for one in report["predictions"])
@@ -236,6 +240,9 @@ def test_unknown_pictures_are_told_apart(taught, photos, run, answer, monkeypatc
         assert code == 0
         assert "unknown" in said
         assert "15 %" in said
+        known = answer("predict", taught, picture, "--no-unknown")["predictions"]
+        assert [one["unknown"] for one in known] == [False] * len(known)
+        assert known[0]["answers"][0]["category"] == "okapi"
 
 
 def test_a_contact_sheet_is_drawn(taught, photos, run, tmp_path):

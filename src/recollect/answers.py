@@ -17,7 +17,13 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def predict_report(
-    recognizer: Recognizer, model: Path, pictures: Sequence[Path], top: int = 5, among: Among = "all"
+    recognizer: Recognizer,
+    model: Path,
+    pictures: Sequence[Path],
+    top: int = 5,
+    among: Among = "all",
+    *,
+    unknown: bool = True,
 ) -> dict[str, Any]:
     """Return the result of `recollect predict`.
 
@@ -28,7 +34,7 @@ def predict_report(
     with bar("predicting", len(pictures)) as advance:
         for start in range(0, len(pictures), _AT_ONCE):
             some = pictures[start : start + _AT_ONCE]
-            answers += recognizer.predict(some, top, among)
+            answers += recognizer.predict(some, top, among, unknown=unknown)
             advance(len(some), "")
     predictions = []
     for picture, given in zip(pictures, answers, strict=True):
@@ -36,8 +42,8 @@ def predict_report(
             {"category": one.category, "probability": one.probability, "origin": one.origin} for one in given
         ]
         name = str(picture).encode(errors="replace").decode()  # a file's name may be no text
-        unknown = told[0]["origin"] == "unknown"
-        predictions.append({"picture": name, "unknown": unknown, "answers": told})
+        nameless = told[0]["origin"] == "unknown"
+        predictions.append({"picture": name, "unknown": nameless, "answers": told})
     return {"model": str(model), "predictions": predictions}
 
 

@@ -454,6 +454,9 @@ def predict(
     sheet: Annotated[
         Path | None, typer.Option(callback=_png, help="Draw the pictures with their answers to this PNG.")
     ] = None,
+    no_unknown: Annotated[
+        bool, typer.Option("--no-unknown", help="Take every picture to show a category that is known.")
+    ] = False,
     store: StoreUrl = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -464,7 +467,7 @@ def predict(
 
     chosen = lessons.pictures_of(pictures)
     with lessons.reading(model, store) as recognizer:
-        report = answers.predict_report(recognizer, model, chosen, top, among.value)
+        report = answers.predict_report(recognizer, model, chosen, top, among.value, unknown=not no_unknown)
     _print(report, json_, answers.predict_table)
     if sheet is not None:
         from recollect.sheet import write_sheet
