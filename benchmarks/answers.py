@@ -9,6 +9,7 @@ error before and after, unknown pictures among known ones; and Both with and wit
 import argparse
 import json
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 
 from recollect import machine
-from recollect.calibrated import clearance
+from recollect.calibrated import bias_at, clearance
 from recollect.data.catalogue import load_data
 from recollect.data.features import cached_features
 from recollect.data.tasks import TaskShape, task_sampler
@@ -33,6 +34,7 @@ from recollect.training.calibration import MOST_SHOTS, WAYS, calibrate, joint_qu
 SHOTS = 5  # pictures that a category is taught from
 LESSONS = 10  # random orders and pictures
 TASKS = 600
+BIASED_WAYS = (1, 5, 20)  # for which Both is reported with and without the bias
 BLUE, ORANGE, GREEN, GREY = "#2f6fb5", "#d9822b", "#2e8b57", "#667085"
 
 
@@ -71,14 +73,18 @@ class Sight:
             }
 
     def taught(self, lesson):
-        """Return biased scores (n, categories) of base and of novel pictures over the lesson's categories."""
+        """Return the scores (n, categories) of base and of novel pictures over the lesson's categories."""
         classifier = self.model.classifier
         with torch.inference_mode():
             vectors = compose(self.terms[lesson.support])
             return {
-                name: (classifier.scores(some.features, vectors) + self.calibration.bias).numpy()
+                name: classifier.scores(some.features, vectors).numpy()
                 for name, some in (("base", self.base), ("novel", self.novel))
             }
+
+    def bias(self, taught):
+        """Return what is added to the scores of taught categories while there are so many."""
+        return np.float32(bias_at(self.calibration.bias, taught))
 
     def queries(self, lesson):
         """Return the novel pictures that nothing is taught from, and the places of their categories."""
@@ -98,13 +104,14 @@ def lesson_accuracies(sight, lesson):
     novel_best = sight.over_base["novel"].numpy().max(1)[rows]
     found = {"base": [], "taught": [], "overall": []}
     for count in range(len(lesson.order) + 1):
-        over = np.pad(taught["base"][:, :count], ((0, 0), (1, 0)), constant_values=-np.inf).max(1)
+        bias = sight.bias(count)
+        over = np.pad(taught["base"][:, :count], ((0, 0), (1, 0)), constant_values=-np.inf).max(1) + bias
         right = (base_choice == base_labels) & (base_best >= over)  # of equal scores the base one comes first
         each = np.bincount(base_labels, right) / np.bincount(base_labels)
         of_taught = np.array([])
         if count:
             mine = places < count
-            scores = taught["novel"][rows[mine], :count]
+            scores = taught["novel"][rows[mine], :count] + bias
             right_novel = (scores.argmax(1) == places[mine]) & (scores.max(1) > novel_best[mine])
             of_taught = np.bincount(places[mine], right_novel) / np.bincount(places[mine])
             found["taught"].append(100 * right_novel.mean())
@@ -136,7 +143,7 @@ def confidences(sight, seed):
     found = {}
     for name, bias, temperature in (
         ("before", 0.0, 1.0),
-        ("after", sight.calibration.bias, sight.calibration.temperature),
+        ("after", sight.bias(WAYS), sight.calibration.temperature),
     ):
         queries = joint_queries([some.biased(bias) for some in scored])
         confidence, choice = (queries.scores / temperature).softmax(1).max(1)
@@ -167,7 +174,9 @@ def clearances(sight, lesson):
     rows, places = sight.queries(lesson)
     taught = sight.taught(lesson)
     best = {
-        name: np.maximum(sight.over_base[name].numpy().max(1), taught[name][:, :half].max(1))
+        name: np.maximum(
+            sight.over_base[name].numpy().max(1), taught[name][:, :half].max(1) + sight.bias(half)
+        )
         for name in ("base", "novel")
     }
     cleared = {name: clearance(values, half, sight.calibration.unknown) for name, values in best.items()}
@@ -205,19 +214,19 @@ def unknown_report(parts):
 def bias_report(sight, seed):
     """Return Both and the harmonic mean with and without the bias, on the same tasks."""
     score = model_scores(sight.model, sight.novel, sight.base)
-    bias = sight.calibration.bias
 
     def biased(tasks):
-        scores = score(tasks)
+        scores, bias = score(tasks), sight.bias(tasks.ways.shape[1])
         return replace(scores, novel_novel=scores.novel_novel + bias, base_novel=scores.base_novel + bias)
 
     names = ("both", "harmonic", "novel_in_joint", "base_in_joint")
     rows = []
-    for shots in (1, 5):
-        tasks = task_sampler(sight.base, sight.novel).draw(TaskShape(WAYS, shots, 15), TASKS, seed)
+    for ways, shots in product(BIASED_WAYS, (1, 5)):
+        tasks = task_sampler(sight.base, sight.novel).draw(TaskShape(ways, shots, 15), TASKS, seed)
         without, with_it = figures(score, tasks), figures(biased, tasks)
         rows.append(
             {
+                "ways": ways,
                 "shots": shots,
                 "tasks": TASKS,
                 "without": {name: summary(without[name]) for name in names},

@@ -12,7 +12,7 @@ from recollect.modelfile import Header
 
 CALIBRATION = Calibration(
     temperature=1.3,
-    bias=-0.4,
+    bias={1: 0.6, 5: -0.8},
     unknown=Unknown(threshold=6.0, rise=0.2, steepness=0.5, offset=0.3, false_alarms=0.05),
 )
 

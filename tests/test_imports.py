@@ -31,7 +31,7 @@ ALLOWED = {
     "calibrated": {"model"},
     "data": DATA,
     "evaluation": DATA | {"data"},
-    "training": TRAINING,
+    "training": TRAINING | {"calibrated"},
     "backends": {"errors", "model", "modelfile"},
     "bundle": {"errors", "modelfile", "store"},
     "recognizer": {"errors", "images", "modelfile", "backends", "store", "vectors", "bundle", "calibrated"},

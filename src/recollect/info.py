@@ -80,7 +80,13 @@ def _calibration(words: dict[str, Any]) -> str:
         return ""
     unknown = words["unknown"]
     alarms = f"; {100 * unknown['false_alarms']:.1f} % of known pictures called unknown" if unknown else ""
-    return f"temperature {words['temperature']:.2f}, bias of taught categories {words['bias']:.2f}{alarms}"
+    bias = words["bias"]
+    told = (
+        ", ".join(f"{value:.2f} for {number}" for number, value in bias.items())
+        if isinstance(bias, dict)
+        else f"{bias:.2f}"
+    )
+    return f"temperature {words['temperature']:.2f}, bias of taught categories {told}{alarms}"
 
 
 def _whence(info: dict[str, Any]) -> dict[str, str]:

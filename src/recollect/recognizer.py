@@ -10,7 +10,7 @@ import numpy as np
 
 from recollect.backends import Backend, Floats
 from recollect.bundle import pack, unpack
-from recollect.calibrated import clearance, joint_scores, softmax, unknown_probability
+from recollect.calibrated import bias_at, clearance, joint_scores, softmax, unknown_probability
 from recollect.errors import ModelError, RecollectError
 from recollect.images import Picture, are_many, read_batch, thumbnail
 from recollect.modelfile import read_taught, write_model
@@ -169,7 +169,7 @@ class Recognizer:
         """
         calibration = self._backend.header.calibration
         base, novel, taught = self._scores(self._embed(pictures))
-        scores = joint_scores(base, novel, calibration.bias)
+        scores = joint_scores(base, novel, bias_at(calibration.bias, len(taught)))
         chosen: list[tuple[str, Origin]] = [(name, "base") for name in self._spec.categories]
         chosen += [(category.name, "novel") for category in taught]
         asked = {"all": slice(None), "base": slice(base.shape[1]), "novel": slice(base.shape[1], None)}[among]

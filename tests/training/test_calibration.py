@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.calibrated import clearance, unknown_probability
+from recollect.calibrated import bias_at, clearance, unknown_probability
 from recollect.data.features import FeatureSet, extract
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.evaluation.evaluate import model_scores
@@ -117,6 +117,18 @@ def test_no_other_bias_has_a_higher_harmonic_mean(lead):
     assert found == pytest.approx(-lead, abs=1)
 
 
+def test_the_bias_runs_along_the_logarithm_of_the_number_of_taught_categories(monkeypatch):
+    found = {1: 9.0, 5: 1.0, 10: 0.0, 20: -1.0}
+    monkeypatch.setattr(module, "fit_bias", lambda scored: found[scored])
+    biases = module.fit_biases({number: number for number in found})
+    assert sorted(biases) == [5, 20]
+    for number in (5, 10, 20):
+        assert bias_at(biases, number) == pytest.approx(found[number])
+    assert bias_at(biases, 1) == bias_at(biases, 5)
+    assert bias_at(biases, 100) == bias_at(biases, 20)
+    assert module.fit_biases({1: 1}) == {1: 9.0}
+
+
 def test_the_bias_stays_where_nothing_better_is_found():
     perfect = random_tasks(lead=0)
     scores = Scores(*(100 * (part > 1.5) for part in vars(perfect.scores).values()))
@@ -220,7 +232,7 @@ def test_every_kind_of_model_is_calibrated_for_the_better(
     found = calibrate(model, novel, base)
     report = found.report
     assert report["ece_after"] < max(report["ece_before"], 8)
-    assert report["harmonic_after"] >= report["harmonic_before"]
+    assert report["harmonic_after"] >= report["harmonic_before"] - 0.5  # a line, not the best point
     assert found.unknown is None or report["false_alarms"] <= 5
     assert calibrate(model, novel, base) == found
     assert calibrate(model, novel, base, seed=1) != found
@@ -231,11 +243,11 @@ def test_the_report_says_what_a_second_look_finds(tiny_model):
     found = calibrate(tiny_model, novel, base)
     sampler, score = task_sampler(base, novel), model_scores(tiny_model, novel, base)
     scored = module.score_tasks(sampler, score, 5, 250, 1000, 0)
-    assert found.bias == fit_bias(scored)
-    adjusted = [some.biased(found.bias) for some in scored]
+    bias = bias_at(found.bias, 5)
+    adjusted = [some.biased(bias) for some in scored]
     queries = joint_queries(adjusted)
     assert found.report["ece_after"] == pytest.approx(100 * joint_error(queries, found.temperature), abs=0.01)
-    assert found.report["harmonic_after"] == pytest.approx(100 * harmonic(scored, found.bias), abs=0.01)
+    assert found.report["harmonic_after"] == pytest.approx(100 * harmonic(scored, bias), abs=0.01)
     right = (queries.scores.argmax(1) == queries.targets).float().mean().item()
     assert found.report["both_after"] == pytest.approx(100 * right, abs=1)
 
@@ -246,7 +258,7 @@ def test_the_smallest_folders_are_calibrated(make_model, sizes):
     model = make_model(categories=names)
     found = calibrate(model, None, features_of(sizes, 0, "base"))
     assert COLDEST <= found.temperature <= HOTTEST
-    assert abs(found.bias) < 30
+    assert all(abs(bias) < 30 for bias in found.bias.values())
     assert (found.unknown is None) or sum(sizes) >= 20
 
 

@@ -72,11 +72,12 @@ class Unknown(Frozen):
 class Calibration(Frozen):
     """How scores become answers one can use; fitted on validation categories and pictures.
 
-    Probabilities are softmax((scores + bias of taught ones) / temperature). The report has validation
-    figures in percent, before and after. Without a calibration scores are taken as they are.
+    Probabilities are softmax((scores + bias of taught ones) / temperature). The bias is one number, or one
+    for each of some numbers of taught categories. The report has validation figures in percent, before and
+    after. Without a calibration scores are taken as they are.
     """
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    bias: float = 0.0
+    bias: float | dict[Annotated[int, Field(ge=1)], float] = 0.0
     unknown: Unknown | None = None
     report: dict[str, float] = Field(default_factory=dict)

@@ -4,7 +4,7 @@ The tasks are such as users have: a few taught categories of 1 to 5 pictures eac
 categories as of taught ones. Where no categories are reserved, base ones play novel on held-out pictures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp, log, log1p
 from typing import NamedTuple
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from recollect.calibrated import bias_at
 from recollect.data.features import FeatureSet
 from recollect.data.tasks import TaskSampler, TaskShape, task_sampler
 from recollect.evaluation.calibration import auroc, calibration_error
@@ -25,7 +26,7 @@ from recollect.model.spec import Calibration, Unknown
 
 FALSE_ALARMS = 0.05  # of known pictures may be called unknown
 WAYS = 5  # of the tasks for temperature and bias, as in evaluations
-TAUGHT = (1, 2, WAYS, 10, 20)  # numbers of taught categories for which the threshold is made
+TAUGHT = (1, 2, WAYS, 10, 20)  # numbers of taught categories for which bias and threshold are made
 MOST_SHOTS = 5
 COLDEST, HOTTEST = 0.05, 20.0
 
@@ -79,8 +80,8 @@ def calibrate(model: Model, novel: FeatureSet | None, base: FeatureSet, seed: in
         for ways in sorted({sampler.fit(TaskShape(ways)).ways for ways in TAUGHT})
     }
     judged = drawn[min(WAYS, max(drawn))]
-    bias = fit_bias(judged)
-    drawn = {ways: [some.biased(bias) for some in scored] for ways, scored in drawn.items()}
+    bias = fit_biases(drawn)
+    drawn = {ways: [some.biased(bias_at(bias, ways)) for some in scored] for ways, scored in drawn.items()}
     adjusted = drawn[min(WAYS, max(drawn))]
     temperature = fit_temperature(joint_queries(adjusted), pictures)
     known, strange = best_scores(drawn)
@@ -130,11 +131,27 @@ def joint_queries(scored: Sequence[Scored]) -> Queries:
     )
 
 
+def fit_biases(drawn: Mapping[int, Sequence[Scored]]) -> dict[int, float]:
+    """Return the bias for `WAYS` taught categories and for the most.
+
+    The best of many wrong scores rises with their number: what is right for five taught categories would let
+    twenty swallow the base ones. The best biases lie near a line over the logarithm of the number. For fewer
+    than `WAYS` the bias is that of `WAYS`: it would rise steeply, as if half of all pictures were of one
+    taught category, and base categories would pay for it.
+    """
+    numbers = sorted(number for number in drawn if number >= min(WAYS, max(drawn)))
+    found = [fit_bias(drawn[number]) for number in numbers]
+    if len(numbers) == 1:
+        return {numbers[0]: found[0]}
+    slope, start = np.polyfit(np.log(numbers), found, 1)
+    return {number: float(start + slope * log(number)) for number in (numbers[0], numbers[-1])}
+
+
 def fit_bias(scored: Sequence[Scored]) -> float:
     """Return the bias with the highest harmonic mean of novel and base accuracy, averaged over tasks.
 
-    The harmonic mean and not Both: it never gives up one side for the other, and its best bias depends less
-    on how many categories are taught. Of equally good ones, the nearest to 0.
+    The harmonic mean and not Both, since it never gives up one side for the other. Of equally good ones, the
+    nearest to 0.
     """
     parts = [_harmonic_steps(some) for some in scored]
     gaps, order = torch.cat([part[0] for part in parts]).sort(stable=True)
