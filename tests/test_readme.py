@@ -88,6 +88,33 @@ def test_the_comparison_of_shots_in_the_readme_was_written_by_commands():
         assert f"| {shots} | {' | '.join(cells)} |" in README.read_text(encoding="utf-8")
 
 
+def test_the_answers_in_the_results_were_written_by_the_benchmark():
+    told = (RESULTS / "README.md").read_text(encoding="utf-8")
+    report = json.loads((RESULTS / "cifar-fs-c64f" / "answers.json").read_text(encoding="utf-8"))
+    assert report["model"] == "runs/long"
+    taught = (0, 1, 2, 5, 10, 15, 20)
+    curves = report["one_by_one"]
+    for label, name in (
+        ("pictures of base categories", "base"),
+        ("pictures of taught categories", "taught"),
+        ("all, each category weighing the same", "overall"),
+    ):
+        means = dict(zip(range(20, -1, -1), reversed(curves[name]["mean"]), strict=False))
+        cells = [f"{means[number]:.1f}" if number in means else "–" for number in taught]
+        assert f"| {label} | {' | '.join(cells)} |" in told
+    errors = (report["reliability"][when]["ece"] for when in ("before", "after"))
+    assert "{:.1f} % before and {:.1f} % after".format(*errors) in told
+    for row in report["bias"]:
+        cells = [cell(row[how][figure]) for figure in ("both", "harmonic") for how in ("without", "with")]
+        assert f"| {row['ways']}, {row['shots']} | {' | '.join(cells)} |" in told
+    for label, name in (
+        ("AUROC of the best score", "auroc"),
+        ("known pictures called unknown", "known_called_unknown"),
+        ("unknown pictures accepted", "unknown_accepted"),
+    ):
+        assert f"| {label} | {report['unknown'][name]['mean']:.1f} |" in told
+
+
 def test_the_demonstration_shows_what_it_should():
     result = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))
     one_shot = {row["generator"]: row for row in result["generators"] if row["shots"] == 1}
