@@ -246,6 +246,15 @@ def test_a_resume_of_a_configuration_that_cannot_be_read(refused, copied, zoo, c
     assert "config.json was written by another version" in refused("train", zoo, "--out", copied, "--resume")
 
 
+def test_a_resume_of_a_recipe_that_left_a_setting_out(refused, unfinished, zoo):
+    config = json.loads((unfinished / "config.json").read_text())
+    del config["stage2"]["dropout"]
+    (unfinished / "config.json").write_text(json.dumps(config))
+    assert "config.json was written by another version" in refused(
+        "train", zoo, "--out", unfinished, "--resume"
+    )
+
+
 def test_a_resume_when_the_pictures_have_changed(refused, unfinished, tmp_path):
     config = json.loads((unfinished / "config.json").read_text())
     zoo = write_folder(tmp_path / "zoo", COUNTS)

@@ -45,7 +45,7 @@ class RunFolder:
     def restart(self, config: Config) -> None:
         """Begin anew where the same recipe ran before; a run of any other is refused."""
         if self._config.exists():
-            before = self.config()
+            before, _ = self._read()
             if (before.data, before.preset) != (config.data, config.preset):
                 raise ConfigError(f"{self.path} holds another run: choose another --out")
             for file in self._files():
@@ -76,9 +76,17 @@ class RunFolder:
         write_text(self._config, config.model_dump_json(indent=1) + "\n")
 
     def config(self) -> Config:
-        """Return the configuration of the run."""
+        """Return the configuration of the run; one that says more or less than ours is refused."""
+        config, words = self._read()
+        if words != config.model_dump(mode="json"):  # else today's defaults would fill what it leaves out
+            raise self._foreign()
+        return config
+
+    def _read(self) -> tuple[Config, Any]:
+        """Return the configuration as far as it is understood, and what the file says."""
         try:
-            return Config.model_validate_json(self._config.read_text(encoding="utf-8"))
+            text = self._config.read_text(encoding="utf-8")
+            return Config.model_validate_json(text), json.loads(text)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ConfigError(
                 f"{self.path} holds no run to resume: leave --resume out to start one"
@@ -86,9 +94,12 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"cannot read {self._config}: {error.strerror or error}") from error
         except (ValidationError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"{self._config} was written by another version of recollect or altered: start a new run"
-            ) from error
+            raise self._foreign() from error
+
+    def _foreign(self) -> ConfigError:
+        return ConfigError(
+            f"{self._config} was written by another version of recollect or altered: start a new run"
+        )
 
     def require_same(self, config: Config) -> None:
         """Refuse to resume with a configuration other than the run's own."""
