@@ -1,5 +1,7 @@
 """A table of vectors: every product keeps every bit, whatever else is put in or dropped."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -34,7 +36,7 @@ def columns(table):
 
 
 def bytes_of(table):
-    return sum(block.nbytes for block in table._blocks)
+    return sum(some.nbytes for some in table._arrays)
 
 
 steps = st.lists(st.tuples(st.sampled_from(["put", "put", "drop"]), st.integers(0, 29)), max_size=60)
@@ -106,6 +108,7 @@ def test_many_dropped_vectors_give_their_memory_back():
     for id_ in range(3, 1000):
         table.drop(id_)
     assert bytes_of(table) < full / 50
+    assert all(some.base is None for some in table._arrays)  # a part of an array would hold the whole of it
     table.put(2000, vector_of(5))
     assert table.ids == [0, 1, 2, 2000]
 
@@ -117,7 +120,7 @@ def test_vectors_that_come_and_go_at_the_end_of_a_block_make_no_new_one_each_tim
     blocks = []
     for id_ in range(4, 50):
         table.put(id_, vector_of(id_))
-        blocks.append(id(table._blocks[-1]))
+        blocks.append(id(table._arrays[-1]))
         table.drop(id_)
     assert len(set(blocks)) == 1
 
@@ -128,3 +131,59 @@ def test_products_are_the_callers_own():
     found = table.products(FEATURES)
     found *= 2
     np.testing.assert_array_equal(table.products(FEATURES), found / 2)
+
+
+def test_vectors_that_come_and_go_take_no_more_memory_than_the_most_of_them():
+    table = VectorTable(WIDTH)
+    for kept in range(0, 40, 2):
+        for id_ in range(kept, 100):
+            table.put(id_, vector_of(id_))
+        most = bytes_of(table)
+        for id_ in range(kept + 2, 100):
+            table.drop(id_)
+        assert most <= 1.5 * 100 * WIDTH * 4
+
+
+def test_an_array_of_wide_vectors_has_fewer_rows(monkeypatch):
+    monkeypatch.setattr(vectors, "_ARRAY_BYTES", 6 * WIDTH * 4)
+    table = VectorTable(WIDTH)
+    for id_ in range(50):
+        table.put(id_, vector_of(id_))
+    assert {some.shape for some in table._arrays} == {(6, WIDTH)}
+    np.testing.assert_allclose(table.products(FEATURES), FEATURES @ SOME[:50].T, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 30])
+def test_a_pickle_holds_every_bit_and_little_else(count, monkeypatch):
+    monkeypatch.setattr(vectors, "_LARGEST", 8192)
+    table = VectorTable(WIDTH)
+    for id_ in range(count):
+        table.put(id_, vector_of(id_))
+    word = pickle.dumps(table)
+    assert len(word) < 1000 + 4 * count * WIDTH * 4
+    again = pickle.loads(word)
+    assert columns(again) == columns(table)
+    for one in (again, table):
+        for id_ in range(count, count + 40):
+            one.put(id_, vector_of(id_))
+    assert columns(again) == columns(table)
+
+
+def test_vectors_from_a_file_that_is_mapped_read_only_can_be_added_to():
+    table = VectorTable(WIDTH)
+    table.put(1, vector_of(1))
+    state = table.__getstate__()
+    for some in state["_arrays"]:
+        some.flags.writeable = False
+    again = VectorTable.__new__(VectorTable)
+    again.__setstate__(state)
+    again.put(2, vector_of(2))
+    again.put(1, vector_of(3))
+    assert again.ids == [1, 2]
+    np.testing.assert_array_equal(again.products(FEATURES)[:, 0], table_of(3).products(FEATURES)[:, 0])
+
+
+def table_of(number):
+    table = VectorTable(WIDTH)
+    table.put(0, vector_of(number))
+    return table

@@ -3,12 +3,15 @@
 import heapq
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 _SMALLEST, _LARGEST = 128, 8192  # rows of a block
+_ARRAY_BYTES = 1 << 24
 
 
 class VectorTable:
@@ -24,16 +27,27 @@ class VectorTable:
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self._blocks: list[Floats] = []
-        self._starts: list[int] = []
+        fitting = _ARRAY_BYTES // (4 * width) // _SMALLEST * _SMALLEST
+        self._rows = max(_SMALLEST, min(_LARGEST, fitting))  # of an array
+        self._arrays: list[Floats] = []
+        self._starts: list[int] = []  # the first slot of each block
+        self._capacity = 0  # slots of all blocks
         self._used: list[int] = []  # vectors in each block
-        self._whole, self._room = (
-            np.zeros((0, width), np.float32),
-            0,
-        )  # what is cut, and its rows that are left
         self._ids, self._slots = array("q"), array("q")  # rising ids, and the slot of each
         self._free: list[int] = []  # a heap: the lowest first
         self._order: npt.NDArray[np.int64] | slice | None = slice(0)  # of products to return
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what no block has reached yet."""
+        last = self._capacity - self._rows * (len(self._arrays) - 1)
+        return self.__dict__ | {"_arrays": [*self._arrays[:-1], *(some[:last] for some in self._arrays[-1:])]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the vectors over into arrays of one's own."""
+        self.__dict__ |= state | {"_arrays": []}
+        for some in state["_arrays"]:
+            self._arrays.append(np.zeros((self._rows, self.width), np.float32))
+            self._arrays[-1][: len(some)] = some
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -76,34 +90,32 @@ class VectorTable:
         The array is new, for the caller to change.
         """
         found = np.empty((len(features), self._capacity), np.float32)
-        for start, block in zip(self._starts, self._blocks, strict=True):
-            np.matmul(features, block.T, out=found[:, start : start + len(block)])
+        for start, stop in pairwise([*self._starts, self._capacity]):
+            whole, first = divmod(start, self._rows)
+            block = self._arrays[whole][first : first + stop - start]
+            np.matmul(features, block.T, out=found[:, start:stop])
         return found[:, self._in_order()]
-
-    @property
-    def _capacity(self) -> int:
-        return self._starts[-1] + len(self._blocks[-1]) if self._blocks else 0
 
     def _add_block(self) -> None:
         start = self._capacity
+        room = len(self._arrays) * self._rows - start
+        if not room:
+            self._arrays.append(np.zeros((self._rows, self.width), np.float32))
+            room = self._rows
         rows = _SMALLEST
         while 2 * rows <= min(start // 4, _LARGEST):  # at most a fifth is multiplied in vain
             rows *= 2
-        if self._room < rows:
-            self._whole, self._room = np.zeros((_LARGEST, self.width), np.float32), _LARGEST
-        self._blocks.append(self._whole[-self._room :][:rows])
-        self._room -= rows
         self._starts.append(start)
         self._used.append(0)
-        self._free.extend(range(start, start + rows))  # the heap was empty
+        self._capacity += min(rows, room)
+        self._free.extend(range(start, self._capacity))  # the heap was empty
 
     def _drop_empty_blocks(self) -> None:
         """Let empty blocks at the end go, but for one, so that teaching and forgetting in turn is cheap."""
-        while len(self._blocks) > 1 and not any(self._used[-2:]):
-            del self._blocks[-1], self._starts[-1], self._used[-1]
-        self._room = (
-            0  # the next block is cut from a new array, and this one goes with the last of its blocks
-        )
+        while len(self._starts) > 1 and not any(self._used[-2:]):
+            self._capacity = self._starts.pop()
+            del self._used[-1]
+        del self._arrays[-(-self._capacity // self._rows) :]
         self._free = [slot for slot in self._free if slot < self._capacity]
         heapq.heapify(self._free)
 
@@ -111,8 +123,7 @@ class VectorTable:
         return bisect_right(self._starts, slot) - 1
 
     def _row(self, slot: int) -> Floats:
-        number = self._number(slot)
-        row: Floats = self._blocks[number][slot - self._starts[number]]
+        row: Floats = self._arrays[slot // self._rows][slot % self._rows]
         return row
 
     def _in_order(self) -> npt.NDArray[np.int64] | slice:
