@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from pictures import disk_room, tree
+from recollect.calibrated import bias_at
 from recollect.errors import ModelError, StorageError
 from recollect.model.model import Model
 from recollect.modelfile import (
@@ -117,6 +118,18 @@ def test_weights_of_another_program_are_refused(tmp_path, metadata):
 def test_another_format_is_refused_by_number(saved, number):
     rewrite(saved, lambda words: words.update(format=number))
     assert f"reads formats up to {FORMAT}" in refused(saved)
+
+
+@pytest.mark.parametrize("bias", [{}, {"0": 1.0}, {"1" + "0" * 30: 1.0}, {"5": 1e308}, {"x": 1.0}, [1.0]])
+def test_a_bias_that_cannot_be_meant_is_refused(saved, bias):
+    rewrite(saved, lambda words: words["calibration"].update(bias=bias))
+    assert "damaged" in refused(saved)
+
+
+@pytest.mark.parametrize("bias", [0.5, {"5": 0.5, "20": -0.5}])
+def test_a_bias_is_one_number_or_several(saved, bias):
+    rewrite(saved, lambda words: words["calibration"].update(bias=bias))
+    assert bias_at(read_header(saved).calibration.bias, 10) == pytest.approx(0.5 if bias == 0.5 else 0.0)
 
 
 def drop(name):

@@ -143,6 +143,11 @@ def test_only_the_best_are_told_and_sum_to_no_more_than_one(recognizer, top):
     assert sum(answer.probability for answer in answers) <= 1 + 1e-6
 
 
+def test_categories_to_choose_from_are_named_rightly(tiny_model):
+    with pytest.raises(RecollectError, match="among 'old'"):
+        Recognizer(TorchBackend(tiny_model)).predict(np.zeros((32, 32, 3), np.uint8), among="old")
+
+
 def test_one_picture_gives_one_list_and_many_give_many(recognizer, tmp_path):
     path = write_picture(tmp_path / "a.png", 1)
     for one in (pixels_of(1), path, str(path), path.read_bytes()):

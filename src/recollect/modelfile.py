@@ -24,7 +24,7 @@ from recollect.storage import replacing_file
 if TYPE_CHECKING:
     from recollect.model.model import Model
 
-FORMAT = 2  # 1 had no taught categories and no calibration
+FORMAT = 3  # 1 had no taught categories and no calibration, 2 one bias only
 FILE_NAME = "model.safetensors"
 _KEY = "recollect"
 _EXTRACTOR = "extractor."  # before the names of its weights

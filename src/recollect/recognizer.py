@@ -170,23 +170,28 @@ class Recognizer:
         calibration = self._backend.header.calibration
         base, novel, taught = self._scores(self._embed(pictures))
         scores = joint_scores(base, novel, bias_at(calibration.bias, len(taught)))
-        chosen: list[tuple[str, Origin]] = [(name, "base") for name in self._spec.categories]
-        chosen += [(category.name, "novel") for category in taught]
-        asked = {"all": slice(None), "base": slice(base.shape[1]), "novel": slice(base.shape[1], None)}[among]
-        scores, chosen = scores[:, asked], chosen[asked]
-        if not chosen:
+        known = base.shape[1]
+        asked = {"all": slice(None), "base": slice(known), "novel": slice(known, None)}.get(among)
+        if asked is None:
+            raise RecollectError(f"among '{among}': choose among 'all', 'base' or 'novel' categories")
+        scores, first = scores[:, asked], asked.start or 0
+        if not scores.shape[1]:
             raise RecollectError("there are no taught categories to choose from: teach some first")
         nowhere = np.zeros(len(scores))
         if unknown and among == "all" and calibration.unknown is not None:
             cleared = clearance(scores.max(axis=1), len(taught), calibration.unknown)
             nowhere = np.where(cleared < 0, unknown_probability(cleared, calibration.unknown), 0)
+
+        def answer(place: int, share: float) -> Prediction:
+            if place < known:
+                return Prediction(self._spec.categories[place], share, "base")
+            return Prediction(taught[place - known].name, share, "novel")
+
         answers = []
         for row, strange in zip(softmax(scores, calibration.temperature), nowhere.tolist(), strict=True):
-            nearest = [
-                Prediction(chosen[k][0], float(row[k]) * (1 - strange), chosen[k][1]) for k in _best(row, top)
-            ]
-            first = [Prediction("unknown", strange, "unknown")] if strange else []
-            answers.append([*first, *nearest][:top])
+            nearest = [answer(first + k, float(row[k]) * (1 - strange)) for k in _best(row, top)]
+            unsure = [Prediction("unknown", strange, "unknown")] if strange else []
+            answers.append([*unsure, *nearest][:top])
         return answers if are_many(pictures) else answers[0]
 
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:

@@ -69,6 +69,9 @@ class Unknown(Frozen):
     false_alarms: Annotated[float, Field(ge=0, le=1)]
 
 
+Bias = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+
 class Calibration(Frozen):
     """How scores become answers one can use; fitted on validation categories and pictures.
 
@@ -78,6 +81,6 @@ class Calibration(Frozen):
     """
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    bias: float | dict[Annotated[int, Field(ge=1)], float] = 0.0
+    bias: Bias | Annotated[dict[Annotated[int, Field(ge=1, le=2**31)], Bias], Field(min_length=1)] = 0.0
     unknown: Unknown | None = None
     report: dict[str, float] = Field(default_factory=dict)
