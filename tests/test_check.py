@@ -100,6 +100,30 @@ def test_taught_categories_are_checked_too(model, zoo, tmp_path, store):
     assert [one["category"] for one in report["unknown"]] == ["yak"]
 
 
+def test_a_category_that_another_process_renames_meanwhile_has_a_column_of_its_own(
+    model, zoo, tmp_path, monkeypatch
+):
+    model = Path(shutil.copy(find_model(model), tmp_path / "own.safetensors"))
+    recognizer = Recognizer.load(model, default_store(model))
+    recognizer.teach("yeti", sorted((zoo / "yeti").iterdir()))
+    before, _ = check_folder(model, zoo)
+
+    predict = Recognizer.predict
+
+    def rename_first(self, *words, **options):
+        if [one.name for one in recognizer.categories()][-1] == "yeti":
+            recognizer.rename("yeti", "almas")
+        return predict(self, *words, **options)
+
+    monkeypatch.setattr(Recognizer, "predict", rename_first)
+    report, confusion = check_folder(model, zoo)
+    assert confusion.predicted == (*KNOWN, "yeti", "almas")
+    assert confusion.counts.sum() == before["pictures"] == 29
+    assert confusion.counts[:, 4].sum() == 0
+    assert confusion.counts[3, 5] > 0
+    assert report["warnings"][-1].endswith("by another process while this was measured: almas")
+
+
 def test_a_picture_that_is_called_unknown_counts_as_such(model, zoo, tmp_path):
     strict = Unknown(threshold=1e6, steepness=1, offset=0, false_alarms=1)
     words = read_header(model).model_copy(update={"calibration": Calibration(unknown=strict)})

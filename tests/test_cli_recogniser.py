@@ -15,6 +15,7 @@ from pictures import disk_room, pixels_of, tree, write_folder, write_picture
 from recollect import Recognizer, answers
 from recollect.modelfile import save_model
 from recollect.recognizer import Prediction
+from recollect.store.sqlite import SqliteStore
 
 
 @pytest.fixture
@@ -98,6 +99,29 @@ def test_teaching_a_folder_teaches_each_sub_folder(model, photos, answer, run):
         "Taught 'tapir' from 2 pictures, 4 in all.",
         f"Kept in {model / 'taught.sqlite'}",
     ]
+
+
+def test_teaching_tells_what_it_did_though_another_process_changes_it_at_once(
+    taught, photos, answer, monkeypatch
+):
+    add_all = SqliteStore.add_all
+
+    def and_then_forget(store, lessons):
+        kept = add_all(store, lessons)
+        other = Recognizer.load(taught, taught / "taught.sqlite")
+        other.rename("okapi", "zebra")
+        other.forget("quoll")
+        return kept
+
+    monkeypatch.setattr(SqliteStore, "add_all", and_then_forget)
+    shutil.move(photos / "tapir", photos / "quoll")
+    told = answer("teach", taught, "--from", photos)["taught"]
+    assert [(one["id"], one["name"], one["added"], one["examples"]) for one in told] == [
+        (7, "okapi", 3, 6),
+        (9, "quoll", 2, 2),
+    ]
+    assert all(len(one["leans_on"]) == 3 for one in told)
+    assert names(answer, taught) == ["zebra", "tapir"]
 
 
 def test_a_folder_stands_for_the_pictures_right_in_it(model, photos, answer):

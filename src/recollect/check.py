@@ -40,25 +40,25 @@ def check_folder(
     items, key = find_items(folder, header.spec.preprocessing.size)
     with reading(model, store) as recognizer:
         known = [category.name for category in recognizer.categories()]
-        place = {name: index for index, name in enumerate(known)}
-        asked = [item for item in items if item.category in place]
-        unknown = Counter(item.category for item in items if item.category not in place)
+        names = frozenset(known)
+        asked = [item for item in items if item.category in names]
+        unknown = Counter(item.category for item in items if item.category not in names)
         if not asked:
             raise DataError(
                 f"no sub-folder of {folder} is a category of {model}: there are {_some(sorted(unknown))}, "
                 f"and the model knows {_some(known)}"
             )
-        counts = np.zeros((len(known), len(known) + 1), np.int64)  # the last column: called unknown
+        answered: Counter[tuple[str, str | None]] = Counter()  # what is true and what was said, None: unknown
         for batch, pixels in _decoded(asked, header.spec.preprocessing, skip_bad=skip_bad):
             for item, (answer, *_) in zip(batch, recognizer.predict(list(pixels), top=1), strict=True):
-                column = -1 if answer.origin == "unknown" else place[answer.category]
-                counts[place[item.category], column] += 1
-    rows = np.flatnonzero(counts.sum(axis=1))
-    if not len(rows):
+                said = None if answer.origin == "unknown" else answer.category
+                answered[item.category, said] += 1
+    if not answered:
         raise DataError(f"no picture of {folder} can be read")
-    used = len(known) + bool(counts[:, -1].any())
-    confusion = Confusion(counts[rows, :used], tuple(known[row] for row in rows), (*known, UNKNOWN)[:used])
-    warnings = _warnings(folder, unknown, same=key == header.trained_on.key)
+    # Somebody may have taught or renamed a category since: its new name is an answer too.
+    new = sorted({said for _, said in answered if said is not None} - names)
+    confusion = _confusion(answered, [*known, *new])
+    warnings = _warnings(folder, unknown, new, same=key == header.trained_on.key)
     for warning in warnings:
         log.warning("%s", one_line(warning))
     report = {
@@ -113,6 +113,20 @@ def _decoded(
             yield kept, np.stack(pixels)
 
 
+def _confusion(answered: Counter[tuple[str, str | None]], known: Sequence[str]) -> Confusion:
+    """Return the counts of the categories that were asked for; a last column if any was called unknown."""
+    asked = {true for true, _ in answered}
+    rows = [name for name in known if name in asked]
+    columns: list[str | None] = [*known]
+    if any(said is None for _, said in answered):
+        columns.append(None)
+    row, column = ({name: place for place, name in enumerate(names)} for names in (rows, columns))
+    counts = np.zeros((len(rows), len(columns)), np.int64)
+    for (true, said), count in answered.items():
+        counts[row[true], column[said]] = count
+    return Confusion(counts, tuple(rows), tuple(UNKNOWN if name is None else name for name in columns))
+
+
 def _figures(confusion: Confusion, base: set[str]) -> dict[str, Any]:
     counts, own = confusion.counts, confusion.own()
     totals, right = counts.sum(axis=1), counts[np.arange(len(own)), own]
@@ -140,13 +154,15 @@ def _figures(confusion: Confusion, base: set[str]) -> dict[str, Any]:
     }
 
 
-def _warnings(folder: Path, unknown: Counter[str], *, same: bool) -> list[str]:
+def _warnings(folder: Path, unknown: Counter[str], new: Sequence[str], *, same: bool) -> list[str]:
     warnings = []
     if same:
         warnings.append(f"the model was trained on {folder}: most of these pictures are no test of it")
     if unknown:
         names = _some([f"{name} ({count})" for name, count in sorted(unknown.items())])
         warnings.append(f"not a category of this model, left out with its pictures: {names}")
+    if new:
+        warnings.append(f"taught or renamed by another process while this was measured: {_some(new)}")
     return warnings
 
 

@@ -48,8 +48,8 @@ def teach(
     """Teach categories from pictures, all of them or none: the result of `recollect teach`.
 
     `taught` has for each category its `id`, `name`, the pictures `added` now, all its `examples`, and under
-    `leans_on` the base categories that its vector draws on most (`category`, `share`), where the model's
-    generator pays attention to any.
+    `leans_on` the base categories that the added pictures' share of its vector draws on most (`category`,
+    `share`), where the model's generator pays attention to any.
     """
     path = _kept(model, store)
     lessons = {tidy(name): pictures for name, pictures in lessons.items()}
@@ -60,23 +60,22 @@ def teach(
     for name, pictures in track(lessons.items(), "teaching", len(lessons)):
         rehearsal.teach(name, pictures, thumbnails=thumbnails)
     with _opened(model, backend, path) as opened:
-        opened.add_all({name: rehearsal.examples(name) for name in lessons})
-        recognizer = Recognizer(backend, opened)
-        known = {category.name: category for category in recognizer.categories()}
-        attentive = backend.header.spec.generator == "attention"
-        taught = [
-            {
-                "id": known[name].id,
-                "name": name,
-                "added": len(pictures),
-                "examples": known[name].examples,
-                "leans_on": [
-                    {"category": base, "share": share}
-                    for base, share in (recognizer.explain(name, _LEANS_ON) if attentive else [])
-                ],
-            }
-            for name, pictures in lessons.items()
-        ]
+        kept = opened.add_all({name: rehearsal.examples(name) for name in lessons})
+    base, attentive = len(backend.base_vectors), backend.header.spec.generator == "attention"
+    # Not read again from the store: another process may have renamed or forgotten them since.
+    taught = [
+        {
+            "id": base + one.id - 1,
+            "name": one.name,
+            "added": len(lessons[one.name]),
+            "examples": one.examples,
+            "leans_on": [
+                {"category": category, "share": share}
+                for category, share in (rehearsal.explain(one.name, _LEANS_ON) if attentive else [])
+            ],
+        }
+        for one in kept
+    ]
     return {"model": str(model), "store": str(path), "taught": taught}
 
 
