@@ -17,7 +17,8 @@ from colours import SETTINGS, write_colours
 from pictures import tree
 from recollect.errors import ConfigError, DataError
 from recollect.modelfile import read_header
-from recollect.reproduce import page, plan, rows, run
+from recollect.reproduce import page, plan, rows
+from recollect.reproduce import run as running
 from recollect.reproduce.results import FIGURES, Place, Results, read_json, unpacked, write_json
 from recollect.training.budget import Speed
 from recollect.training.config import make_config
@@ -34,7 +35,7 @@ COMMITTED = sorted(
 
 def few_rows(patch):
     """Let table 1 have but few rows."""
-    for module in (rows, run, page):
+    for module in (rows, running, page):
         patch.setattr(module, "TABLE_1", TABLE)
     patch.setitem(rows.TABLES, "table1", TABLE)
 
@@ -50,7 +51,7 @@ def colours(tmp_path_factory):
 
 
 def reproduced(colours, folder, said=None):
-    return run.reproduce("table1", str(colours), folder, ([] if said is None else said).append, **WISHES)
+    return running.reproduce("table1", str(colours), folder, ([] if said is None else said).append, **WISHES)
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +133,8 @@ def test_the_html_page_needs_no_other_file(finished):
 
 def test_what_is_finished_is_not_done_again(finished, colours, tmp_path, monkeypatch):
     before = tree(finished)
-    monkeypatch.setattr(run, "find_method", lambda name: pytest.fail("trained again"))
-    monkeypatch.setattr(run, "compare_features", lambda *words: pytest.fail("drawn again"))
+    monkeypatch.setattr(running, "find_method", lambda name: pytest.fail("trained again"))
+    monkeypatch.setattr(running, "compare_features", lambda *words: pytest.fail("drawn again"))
     monkeypatch.setattr(plan, "load_data", lambda *words: pytest.fail("decided again"))
     said = []
     assert reproduced(colours, finished, said) == finished / "table1.md"
@@ -220,10 +221,33 @@ def test_the_commands_on_the_page_train_the_same(finished, colours):
         assert f"evaluate runs/{training.name} pictures --categories val" in evaluates
 
 
+def words_of(settings):
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.mark.parametrize(("what", "made"), [("table1", "table1.md"), ("figure-tsne", "tsne.png")])
+def test_the_command_goes_on_with_what_is_there(what, made, finished, colours, run, monkeypatch):
+    monkeypatch.setattr(running, "find_method", lambda name: pytest.fail("trained again"))
+    options = ("--out", finished, "--tasks", 30, "--queries", 3, *words_of(SETTINGS))
+    code, out, err = run("reproduce", what, colours, *options)
+    assert (code, out, err) == (0, f"{finished / made}\n", "")
+    code, out, _ = run("reproduce", what, colours, *options, "--json")
+    assert json.loads(out) == {"made": str(finished / made), "folder": str(finished)}
+
+
+def test_a_wrong_call_is_refused_before_anything_is_written(refused, tmp_path, colours):
+    out = ("--out", tmp_path / "new")
+    assert "nowhere" in refused("reproduce", "table1", tmp_path / "nowhere", *out)
+    assert "table9" in refused("reproduce", "table9", colours, *out)
+    assert "reserves no validation" in refused("reproduce", "table1", colours, *out)
+    told = refused("reproduce", "table1", colours, *out, *words_of(SETTINGS))
+    assert "needs 20 for 5 shots + 15 queries" in told
+
+
 def test_another_reproduction_in_the_same_folder_is_refused(finished, colours):
     before = tree(finished)
     with pytest.raises(ConfigError, match="tasks: 30 → 40"):
-        run.reproduce("table1", str(colours), finished, print, **{**WISHES, "tasks": 40})
+        running.reproduce("table1", str(colours), finished, print, **{**WISHES, "tasks": 40})
     assert tree(finished) == before
 
 

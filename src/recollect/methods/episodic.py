@@ -176,14 +176,16 @@ class EpisodesOfPictures(Stage):
 
 
 def episode_shape(method: EpisodicMethod, config: Config, split: Split) -> tuple[TaskSampler, TaskShape]:
-    """Return the sampler and shape of episodes; refuse, by name, a category too small for them."""
+    """Return the sampler and shape of episodes; refuse, by name, a category too small for them.
+
+    Where there are fewer base categories than ways, all but one play novel.
+    """
     recipe, labels = config.episodic, np.asarray(split.base_train.labels)
     sampler = TaskSampler(labels, None, base_names=split.categories)
-    shape = TaskShape(recipe.ways, int(config.shots), recipe.queries, base_queries=0)
+    ways = min(recipe.ways, len(split.categories) - 1)
+    shape = TaskShape(ways, int(config.shots), recipe.queries, base_queries=0)
     try:
         sampler.check(shape)
     except DataError as error:
-        raise DataError(
-            f"episodes of {method.title}: {error} (--set episodic.ways=2 --set episodic.queries=1)"
-        ) from error
+        raise DataError(f"episodes of {method.title}: {error} (--set episodic.queries=1)") from error
     return sampler, shape

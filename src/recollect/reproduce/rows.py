@@ -97,6 +97,8 @@ def _generators(
     return first, *others
 
 
+# Prototypical Networks learn more from many ways (Snell et al.); in stage 2, the dot product's raw features
+# diverge from a peak rate of 0.2 up, and 0.1 is the highest that was seen to be safe.
 TABLE_1 = Table(
     "table1",
     "Table 1",
@@ -113,7 +115,7 @@ TABLE_1 = Table(
         Row(
             "prototypical",
             "Prototypical Networks",
-            {"method": "prototypical"},
+            {"method": "prototypical", "episodic.ways": "20", "episodic.episodes": "2"},
             each_shots=True,
             paper=_published("72.67 / 62.10 / 32.70", "54.44 / 52.35 / 26.68"),
         ),
@@ -128,7 +130,7 @@ TABLE_1 = Table(
         *_generators(
             "dot",
             "dot product",
-            {"classifier": "dot", "last_relu": "true"},
+            {"classifier": "dot", "last_relu": "true", "stage2.schedule.peak": "0.05"},
             _published("64.58 / 63.59 / 31.80", "46.09 / 63.59 / 24.76"),
             _published("60.30 / 62.15 / 46.41", "44.31 / 61.99 / 39.05"),
             _published("67.81 / 62.11 / 48.70", "53.88 / 62.28 / 42.41"),
