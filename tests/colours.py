@@ -3,7 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from recollect.model.spec import Calibration
+from recollect.training import curves, train
 
 SPLIT = '{"val": ["c00", "c01", "c02", "c03", "c04"], "test": ["c05", "c06", "c07", "c08", "c09"]}'
 SETTINGS = {
@@ -24,6 +28,12 @@ SETTINGS = {
     "episodic.queries": "2",
     "episodic.episodes": "2",
 }
+
+
+def train_quickly(patch: pytest.MonkeyPatch) -> None:
+    """Leave out what a training does beside learning: its picture and its calibration."""
+    patch.setattr(curves, "training_figure", lambda lines: None)
+    patch.setattr(train, "calibrate", lambda *words, **more: Calibration())
 
 
 def write_colours(root: Path, categories: int = 18, pictures: int = 12) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from colours import SETTINGS, write_colours
+from colours import SETTINGS, train_quickly, write_colours
 from pictures import tree
 from recollect.errors import ConfigError, DataError
 from recollect.modelfile import read_header
@@ -34,7 +34,8 @@ COMMITTED = sorted(
 
 
 def few_rows(patch):
-    """Let table 1 have but few rows."""
+    """Let table 1 have but few rows, and train them quickly."""
+    train_quickly(patch)
     for module in (rows, running, page):
         patch.setattr(module, "TABLE_1", TABLE)
     patch.setitem(rows.TABLES, "table1", TABLE)
