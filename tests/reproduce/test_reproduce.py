@@ -16,6 +16,7 @@ import torch
 from colours import SETTINGS, train_quickly, write_colours
 from pictures import tree
 from recollect.errors import ConfigError, DataError
+from recollect.evaluation.tsne import tsne_report
 from recollect.modelfile import read_header
 from recollect.reproduce import page, plan, rows
 from recollect.reproduce import run as running
@@ -130,6 +131,17 @@ def test_the_html_page_needs_no_other_file(finished):
     assert "http" not in text
     markdown = (finished / "table1.md").read_text(encoding="utf-8")
     assert text.count("<tr>") == markdown.count("\n|") - markdown.count("| --- |")
+
+
+def test_silhouettes_are_those_of_plot_tsne(finished, colours, tmp_path):
+    words = read_json(finished / "tsne.json")
+    own = words["silhouettes"]["as its own classifier measures"]
+    for name, row in (("cosine", "cosine-mean"), ("dot product", "dot-mean")):
+        report = tsne_report(finished / "runs" / row, str(colours), tmp_path / "one.png", part="val")
+        assert own[name] == report["silhouette"]
+        assert words["shown"] == report["shown"]
+    assert own["difference"]["mean"] == pytest.approx(own["cosine"] - own["dot product"], abs=2e-4)
+    assert (finished / "tsne.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_is_finished_is_not_done_again(finished, colours, tmp_path, monkeypatch):
@@ -264,10 +276,9 @@ def test_minutes_decide_the_images_once(colours, tmp_path, monkeypatch):
     assert plan.read_plan(tmp_path) == made
 
 
-def test_too_few_minutes_are_refused_with_how_many_it_takes(colours, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "measure", lambda *words: Speed(stage1_step=9.0, stage2_step=0.5, picture=0.0))
-    with pytest.raises(ConfigError, match="take 5 minutes"):
-        plan.make_plan(tmp_path / "new", "table1", str(colours), minutes=0.1, **WISHES)
+def test_too_few_minutes_are_refused_with_how_many_it_takes(colours, tmp_path):
+    with pytest.raises(ConfigError, match=r"take \d+ minutes, of which \d+ cannot be saved"):
+        plan.make_plan(tmp_path / "new", "table1", str(colours), minutes=1e-4, **WISHES)
     assert not (tmp_path / "new").exists()
 
 

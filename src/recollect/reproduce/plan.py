@@ -19,7 +19,7 @@ from recollect.errors import ConfigError, DataError
 from recollect.model.spec import Frozen
 from recollect.reproduce.results import read_json, write_json
 from recollect.reproduce.rows import SHOTS, TABLES, Settings, Table, Training
-from recollect.training.budget import judged_pictures, measure
+from recollect.training.budget import Speed, judged_pictures, measure
 from recollect.training.config import Config, default_preset, make_config, read_preset
 from recollect.training.train import new_model
 
@@ -139,11 +139,14 @@ def require_tasks(split: Split, data: str, part: str, queries: int | None) -> No
 
 def affordable(config: Config, split: Split, table: Table, seeds: int, minutes: float) -> float:
     """Return by how much all steps must be multiplied for the whole table to fit into so many minutes."""
-    model = new_model(config, split)
-    speed = measure(config.model_copy(update={"generator": "attention"}), model, split)
     learning = waiting = 0.0
     judged = judged_pictures(split)
+    speeds: dict[str, Speed] = {}
     for training in table.trainings(seeds):
+        extractor = training.row.settings.get("extractor", config.extractor)
+        if extractor not in speeds:
+            speeds[extractor] = _speed(config, split, extractor)
+        speed = speeds[extractor]
         waiting += speed.picture * judged
         if training.kind == "extractor":
             learning += speed.stage1_step * (config.stage1.steps or 1)
@@ -158,6 +161,11 @@ def affordable(config: Config, split: Split, table: Table, seeds: int, minutes: 
             f"take {(learning + waiting) / 60:.0f} minutes, of which {waiting / 60:.0f} cannot be saved"
         )
     return share
+
+
+def _speed(config: Config, split: Split, extractor: str) -> Speed:
+    config = config.model_copy(update={"extractor": extractor, "generator": "attention"})
+    return measure(config, new_model(config, split), split)
 
 
 def settings_of(plan: Plan, training: Training, runs: str) -> Settings:
