@@ -13,7 +13,7 @@ from PIL import Image
 
 from pictures import disk_room, pixels_of, tree, write_folder, write_picture
 from recollect import Recognizer, answers
-from recollect.modelfile import save_model
+from recollect.modelfile import FORMAT, save_model
 from recollect.recognizer import Prediction
 from recollect.store.sqlite import SqliteStore
 
@@ -488,7 +488,7 @@ def test_a_model_that_cannot_be_used(model, command, refused, tmp_path):
     for content in (whole[:-10], whole[:5], b"", whole.replace(b'"recollect"', b'"recollekt"', 1)):
         path.write_bytes(content)
         assert "model.safetensors" in refused(*command(model))
-    path.write_bytes(whole.replace(rb"{\"format\":2", rb"{\"format\":9", 1))
+    path.write_bytes(whole.replace(rb"{\"format\":%d" % FORMAT, rb"{\"format\":9", 1))
     assert "this version reads formats up to" in refused(*command(model))
 
 

@@ -32,6 +32,8 @@ ALLOWED = {
     "data": DATA,
     "evaluation": DATA | {"data"},
     "training": TRAINING | {"calibrated"},
+    "methods": TRAINING | {"training"},
+    "reproduce": TRAINING | {"training", "methods"},
     "backends": {"errors", "model", "modelfile"},
     "bundle": {"errors", "modelfile", "store"},
     "recognizer": {"errors", "images", "modelfile", "backends", "store", "vectors", "bundle", "calibrated"},
@@ -46,6 +48,8 @@ ALLOWED = {
     "cli": TRAINING
     | {
         "training",
+        "methods",
+        "reproduce",
         "backends",
         "recognizer",
         "demo",

@@ -58,6 +58,7 @@ def test_info_says_what_the_model_is(path, tiny_model):
         "file": str(path),
         "megabytes": round(path.stat().st_size / 1e6, 2),
         "format": FORMAT,
+        "method": "recollect",
         "parameters": sum(parameter.numel() for parameter in tiny_model.parameters()),
         "fingerprint": fingerprint(tiny_model),
         "extractor": "c32f",

@@ -114,6 +114,18 @@ def test_weights_of_another_program_are_refused(tmp_path, metadata):
     assert "not one that recollect wrote" in refused(tmp_path / "other.safetensors")
 
 
+def test_a_file_from_before_methods_is_a_model_of_the_papers(saved):
+    def older(words):
+        words["format"] = 2
+        del words["method"]
+
+    before = load_model(saved).state_dict()
+    rewrite(saved, older)
+    assert read_header(saved).method == "recollect"
+    after = load_model(saved).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 @pytest.mark.parametrize("number", [0, FORMAT + 1, None, "x" * 10_000, [FORMAT]])
 def test_another_format_is_refused_by_number(saved, number):
     rewrite(saved, lambda words: words.update(format=number))

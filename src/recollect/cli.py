@@ -80,6 +80,14 @@ class Among(StrEnum):
     NOVEL = "novel"
 
 
+class Reproduced(StrEnum):
+    """What of the paper can be reproduced."""
+
+    TABLE_1 = "table1"
+    TABLE_2 = "table2"
+    FIGURE = "figure-tsne"
+
+
 def main() -> None:
     """Run the command line; a mistake of the caller's is one line and exit code 2."""
     # Before torch starts its threads: when another program holds a core, threads that wait by
@@ -220,9 +228,9 @@ def train(
     """Train a recogniser on the categories of DATA."""
     _set_quiet(quiet)
     from recollect.data.splits import inline_split
+    from recollect.methods import find_method
     from recollect.training.config import default_preset, make_config, read_preset
     from recollect.training.runfolder import RunFolder
-    from recollect.training.train import train as run_training
 
     options = {
         "data": data, "extractor": extractor, "classifier": classifier, "generator": generator,
@@ -241,7 +249,7 @@ def train(
         start = read_preset(name) if name else {}
     config = make_config(start, options, _settings(settings or []))
     try:
-        run_training(config, out, resume=resume)
+        find_method(config.method).train(config, out, resume=resume)
     except Stopped as reason:
         how = f"recollect train --resume --out {shlex.quote(str(out))}"
         raise Stopped(f"{reason}; {out} holds a usable model. Go on with: {how}") from reason
@@ -277,8 +285,13 @@ def evaluate(
     from recollect import machine
     from recollect.evaluation.evaluate import evaluation_report
     from recollect.evaluation.report import evaluation_table
+    from recollect.methods import find_method
+    from recollect.modelfile import read_header
     from recollect.storage import write_text
 
+    method = find_method(read_header(model).method)
+    if plot is not None and not method.joint:
+        raise RecollectError(f"--plot: {method.title} do not score base categories, so there is no curve")
     machine.prepare()
     kept: dict[int, Any] | None = None if plot is None else {}
     report = evaluation_report(
@@ -292,6 +305,7 @@ def evaluate(
         seed=seed,
         cache_gb=cache_gb,
         keep=kept,
+        by=method,
     )
     _print(report, json_, evaluation_table)
     if out is not None:
@@ -473,6 +487,53 @@ def predict(
         from recollect.sheet import write_sheet
 
         write_sheet(sheet, report, chosen)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[Reproduced, typer.Argument(help="Which of the paper's tables and figures.")],
+    data: Annotated[str, typer.Argument(help="glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH.")],
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Fit all trainings into so many minutes.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of every row.")] = 1,
+    out: Annotated[
+        Path, typer.Option(help="Folder for runs, results and page; what is finished there is kept.")
+    ] = Path("reproduced"),
+    preset: Annotated[str | None, typer.Option(help="The recipe of all trainings.")] = None,
+    tasks: Annotated[
+        int | None, typer.Option(min=2, help="How many tasks (table1: 2000, table2: 600).")
+    ] = None,
+    queries: Annotated[
+        int | None, typer.Option(min=1, help="Queries of each novel category (15; omniglot: 10).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting of all trainings, such as stage1.steps=99.")
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train, measure and compare what the paper does, and write a page; goes on where it was stopped."""
+    _set_quiet(quiet)
+    from recollect.reproduce.run import reproduce as run_table
+    from recollect.reproduce.run import reproduce_figure
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    wishes: dict[str, Any] = {
+        "minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries,
+        "settings": _settings(settings or []),
+    }  # fmt: skip
+    try:
+        if what == Reproduced.FIGURE:
+            made = reproduce_figure(data, out, say, **wishes)
+        else:
+            made = run_table(what.value, data, out, say, **wishes)
+    except Stopped as reason:
+        raise Stopped(f"{reason}; the same command goes on with it") from reason
+    _print({"made": str(made), "folder": str(out)}, json_, lambda result: str(result["made"]))
 
 
 def _training_text(result: dict[str, Any]) -> str:

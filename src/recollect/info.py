@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.errors import one_line
-from recollect.modelfile import summarise
+from recollect.modelfile import PAPER, summarise
 
 FIRST = 5  # names of base categories that are shown
 _FINISHED = {"True": "yes", "False": "no: the training was stopped, or goes on"}
@@ -16,11 +16,11 @@ _FINISHED = {"True": "yes", "False": "no: the training was stopped, or goes on"}
 def model_info(model: str | Path) -> dict[str, Any]:
     """Return what a model file is and where it comes from.
 
-    `file`, `megabytes`, `format`, `parameters`, `fingerprint` (what features depend on), `extractor`,
-    `last_relu`, `classifier`, `generator`, `preprocessing`, `base_categories` (how many) and the first of
-    them, `first_categories`; `taught` (how many categories came with the file) and `calibration`;
-    `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as the training wrote it, with its
-    configuration.
+    `file`, `megabytes`, `format`, `method`, `parameters`, `fingerprint` (what features depend on),
+    `extractor`, `last_relu`, `classifier`, `generator`, `preprocessing`, `base_categories` (how many) and
+    the first of them, `first_categories`; `taught` (how many categories came with the file) and
+    `calibration`; `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as the training wrote it,
+    with its configuration.
     """
     path, header, parameters, fingerprint = summarise(model)
     spec, provenance = header.spec, header.provenance
@@ -28,6 +28,7 @@ def model_info(model: str | Path) -> dict[str, Any]:
         "file": str(path),
         "megabytes": round(path.stat().st_size / 1e6, 2),
         "format": header.format,
+        "method": header.method,
         "parameters": parameters,
         "fingerprint": fingerprint,
         "extractor": spec.extractor,
@@ -63,6 +64,7 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
     names, count = info["first_categories"], info["base_categories"]
     return {
         "file": f"{info['file']} ({info['megabytes']:.2f} MB, format {info['format']})",
+        "method": "" if info["method"] == PAPER else info["method"],
         "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}",
         "classifier": info["classifier"],
         "generator": info["generator"],

@@ -24,7 +24,8 @@ from recollect.storage import replacing_file
 if TYPE_CHECKING:
     from recollect.model.model import Model
 
-FORMAT = 3  # 1 had no taught categories and no calibration, 2 one bias only
+FORMAT = 3  # 1 had no taught categories and no calibration, 2 no method and one bias only
+PAPER = "recollect"  # the method of models that are the paper's
 FILE_NAME = "model.safetensors"
 _KEY = "recollect"
 _EXTRACTOR = "extractor."  # before the names of its weights
@@ -63,6 +64,7 @@ class Header(Frozen):
     """The words of a model file: what the model is, where it comes from, what it was taught since."""
 
     format: int = FORMAT
+    method: str = PAPER  # by which scores are made of features
     spec: ModelSpec
     trained_on: TrainedOn = TrainedOn()
     provenance: dict[str, Any] = Field(default_factory=dict)
@@ -123,9 +125,11 @@ def save_model(
     provenance: dict[str, Any] | None = None,
     trained_on: TrainedOn | None = None,
     calibration: Calibration | None = None,
+    method: str = PAPER,
 ) -> None:
     """Write the model to `path`, whole or not at all."""
     header = Header(
+        method=method,
         spec=model.spec,
         trained_on=trained_on or TrainedOn(),
         provenance=provenance or {},

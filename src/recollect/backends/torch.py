@@ -7,9 +7,10 @@ import numpy.typing as npt
 import torch
 
 from recollect.backends import Floats
+from recollect.errors import ModelError
 from recollect.model.generator import AttentionGenerator
 from recollect.model.model import Model
-from recollect.modelfile import Header, digest_of, load_model, read_header, weights_of
+from recollect.modelfile import PAPER, Header, digest_of, load_model, read_header, weights_of
 
 
 class TorchBackend:
@@ -25,7 +26,13 @@ class TorchBackend:
     @classmethod
     def load(cls, path: str | Path) -> "TorchBackend":
         """Read a model file or a run folder."""
-        return cls(load_model(path), read_header(path))
+        header = read_header(path)
+        if header.method != PAPER:
+            raise ModelError(
+                f"{path} is a model of the method {header.method}, made to be compared with: "
+                "only `recollect evaluate` can use it"
+            )
+        return cls(load_model(path), header)
 
     @torch.inference_mode()
     def embed(self, pixels: npt.NDArray[np.uint8]) -> Floats:

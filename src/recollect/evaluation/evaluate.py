@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,17 +14,50 @@ from recollect.data.features import FeatureSet, cached_features
 from recollect.data.imageset import CACHE_GB
 from recollect.data.splits import Split
 from recollect.data.tasks import Tasks, TaskShape, task_sampler
-from recollect.errors import DataError
+from recollect.errors import DataError, ModelError
 from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, summary
 from recollect.model.classifier import Classifier
 from recollect.model.generator import compose
 from recollect.model.model import Model
-from recollect.modelfile import load_model, read_header
+from recollect.modelfile import PAPER, load_model, read_header
 
 log = logging.getLogger(__name__)
 ScoringFunction = Callable[[Tasks], Scores]
 _ROWS = 1 << 14  # examples whose terms are computed at a time: attention makes a row of k values for each
 _CHUNK_VALUES = 1 << 24  # query features or base scores gathered at a time: 64 MB
+
+
+class Scorer(Protocol):
+    """How the features of a trained model become scores of tasks."""
+
+    name: str  # in the headers of its model files
+    joint: bool  # whether base categories are scored too; where not, all figures but Novel are `None`
+
+    def scores(
+        self, model: Model, novel: FeatureSet | None, base: FeatureSet, split: Split
+    ) -> ScoringFunction:
+        """Return the scoring function over features of novel and of base pictures.
+
+        Without novel ones, base categories play novel and are hidden among base ones.
+        """
+        ...
+
+
+class PaperScorer:
+    """The paper's model: classifier and weight generator."""
+
+    name = PAPER
+    joint = True
+
+    def scores(
+        self,
+        model: Model,
+        novel: FeatureSet | None,
+        base: FeatureSet,
+        split: Split,  # noqa: ARG002
+    ) -> ScoringFunction:
+        """Return `model_scores`."""
+        return model_scores(model, novel, base)
 
 
 def figures(score: ScoringFunction, tasks: Tasks, *, chunk: int = 100) -> dict[str, Tensor]:
@@ -97,21 +130,33 @@ def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
 
 
 def model_figures(
-    model: Model, novel: FeatureSet | None, base: FeatureSet, shape: TaskShape, tasks: int, seed: int
+    model: Model,
+    novel: FeatureSet | None,
+    base: FeatureSet,
+    shape: TaskShape,
+    tasks: int,
+    seed: int,
+    score: ScoringFunction | None = None,
 ) -> dict[str, Tensor]:
     """Draw tasks and return every figure for each of them, (tasks,)."""
-    return answer_figures(model_answers(model, novel, base, shape, tasks, seed))
+    return answer_figures(model_answers(model, novel, base, shape, tasks, seed, score))
 
 
 def model_answers(
-    model: Model, novel: FeatureSet | None, base: FeatureSet, shape: TaskShape, tasks: int, seed: int
+    model: Model,
+    novel: FeatureSet | None,
+    base: FeatureSet,
+    shape: TaskShape,
+    tasks: int,
+    seed: int,
+    score: ScoringFunction | None = None,
 ) -> Answers:
-    """Draw tasks and return how every query of them is answered."""
+    """Draw tasks and return how every query of them is answered, by the paper's scores or any others."""
     drawn = task_sampler(base, novel).draw(shape, tasks, seed)
     each = max(model.width, len(base.categories))  # a query's feature, and its base scores
     per_task = each * (shape.ways * shape.queries + shape.base_count)
     chunk = max(1, _CHUNK_VALUES // per_task)
-    return answers_of(model_scores(model, novel, base), drawn, chunk=chunk)
+    return answers_of(score or model_scores(model, novel, base), drawn, chunk=chunk)
 
 
 def evaluate(
@@ -125,12 +170,16 @@ def evaluate(
     tasks: int = 600,
     seed: int = 0,
     keep: dict[int, Answers] | None = None,
+    by: Scorer | None = None,
 ) -> list[dict[str, Any]]:
     """Return the report's `results`: one entry for each number of shots, every figure with its interval.
+
+    Figures that the method `by` (the paper's unless said) cannot give are `None`.
 
     Without `queries`, tasks have as many of each novel category as is customary for the data.
     `keep` receives how every query was answered, by number of shots.
     """
+    by = by or PaperScorer()
     queries = queries or split.queries
     novel_images, base_images = split.evaluated(part)
     sampler = task_sampler(base_images, novel_images)
@@ -138,13 +187,17 @@ def evaluate(
         sampler.check(TaskShape(ways, count, queries))
     novel = None if novel_images is None else cached_features(model, novel_images)
     base = cached_features(model, base_images)
+    score = by.scores(model, novel, base, split)
     results: list[dict[str, Any]] = []
     for count in shots:
-        given = model_answers(model, novel, base, TaskShape(ways, count, queries), tasks, seed)
+        given = model_answers(model, novel, base, TaskShape(ways, count, queries), tasks, seed, score)
         if keep is not None:
             keep[count] = given
         found = answer_figures(given)
-        results.append({"shots": count, **{name: summary(values) for name, values in found.items()}})
+        told = {
+            name: summary(values) if by.joint or name == "novel" else None for name, values in found.items()
+        }
+        results.append({"shots": count, **told})
     return results
 
 
@@ -184,12 +237,25 @@ def evaluation_report(
     seed: int = 0,
     cache_gb: float | None = None,
     keep: dict[int, Answers] | None = None,
+    by: Scorer | None = None,
 ) -> dict[str, Any]:
     """Evaluate a model file on the data it was trained on: the report of `recollect evaluate`."""
     began = time.perf_counter()
+    by = by or PaperScorer()
+    if read_header(model).method != by.name:
+        raise ModelError(f"{model} is a model of the method {read_header(model).method}, not {by.name}")
     loaded, split, warnings = load_trained(model, data, cache_gb)
     results = evaluate(
-        loaded, split, part=part, shots=shots, ways=ways, queries=queries, tasks=tasks, seed=seed, keep=keep
+        loaded,
+        split,
+        part=part,
+        shots=shots,
+        ways=ways,
+        queries=queries,
+        tasks=tasks,
+        seed=seed,
+        keep=keep,
+        by=by,
     )
     if split.evaluated(part)[0] is None:
         warnings.append(f"no {part} categories are reserved: base ones play novel on held-out pictures")

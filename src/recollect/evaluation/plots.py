@@ -16,11 +16,11 @@ RIGHT, WRONG = "#2e8b57", "#c0392b"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     """Write a figure as PNG, whole or not at all."""
     with replacing_file(path) as part, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is drawn as a box
-        figure.savefig(part, format="png", dpi=150, bbox_inches="tight", facecolor="white")
+        figure.savefig(part, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
 
 
 def plain(name: str, most: int = 24) -> str:

@@ -25,7 +25,7 @@ def evaluation_table(report: dict[str, Any]) -> Table:
     for heading in _COLUMNS.values():
         table.add_column(heading, justify="right")
     for result in report["results"]:
-        cells = [f"{result[name]['mean']:.2f} ± {result[name]['ci95']:.2f}" for name in _COLUMNS]
+        cells = [_cell(result[name]) for name in _COLUMNS]
         table.add_row(str(result["shots"]), *cells)
     return table
 
@@ -34,3 +34,7 @@ def tsne_text(report: dict[str, Any]) -> str:
     """Return what `recollect plot tsne` prints."""
     shown = f"{report['pictures']} pictures of {len(report['shown'])} {report['categories']} categories"
     return f"{report['picture']}\n{shown}, silhouette {report['silhouette']:.3f}"
+
+
+def _cell(figure: dict[str, float] | None) -> str:
+    return "–" if figure is None else f"{figure['mean']:.2f} ± {figure['ci95']:.2f}"

@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Callable
 from contextlib import closing
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +20,38 @@ _STAGE_TWO_SHARE = 0.25  # of the time is the most that stage 2's steps may take
 _MARGIN = 0.95
 
 
+class Speed(NamedTuple):
+    """Seconds that training takes on this machine."""
+
+    stage1_step: float
+    stage2_step: float
+    picture: float  # through the extractor, without learning
+
+
+def measure(config: Config, model: Model, split: Split) -> Speed:
+    """Take a few steps of each stage, on copies of the model."""
+    one = config.model_copy(update={"stage1": config.stage1.model_copy(update={"steps": 1})})
+    stage = BaseClassification(copy.deepcopy(model), split, one)
+    with closing(stage):
+        stage1_step = _seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
+    # What is decoded on the fly may take all the time of a step to decode, and does so for a forward pass.
+    picture = stage1_step * (1 if split.base_train.on_the_fly else _FORWARD_SHARE) / config.stage1.batch
+    if config.generator == "mean":
+        return Speed(stage1_step, 0.0, picture)
+    views = torch.randn(1, len(split.base_train), model.width)
+    trial = copy.deepcopy(model)
+    trial.replace_generator(config.generator, config.stage2.sharpness)
+    episodic = EpisodicTraining(trial, split, config, views.half())
+    stage2_step = _seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
+    return Speed(stage1_step, stage2_step, picture)
+
+
+def judged_pictures(split: Split) -> int:
+    """Return how many pictures a selection looks at."""
+    novel, base = split.evaluated("val")
+    return len(base) + (0 if novel is None else len(novel))
+
+
 def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
     """Return the configuration with as many steps as fit into `config.minutes`."""
     if config.minutes is None:
@@ -26,32 +59,19 @@ def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
     if config.stage1_from is not None:
         raise ConfigError("--minutes is for both stages: leave it out with stage1_from, and set stage2.steps")
     seconds = 60 * config.minutes * _MARGIN
-    batch = config.stage1.batch
-    one = config.model_copy(update={"stage1": config.stage1.model_copy(update={"steps": 1})})
-    stage = BaseClassification(copy.deepcopy(model), split, one)
-    with closing(stage):
-        stage1_step = _seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
-    # What is decoded on the fly may take all the time of a step to decode, and does so for a forward pass.
-    picture = stage1_step * (1 if split.base_train.on_the_fly else _FORWARD_SHARE) / batch
-    novel, base = split.evaluated("val")
-    judged = len(base) + (0 if novel is None else len(novel))
-
+    speed, judged = measure(config, model, split), judged_pictures(split)
     stage2_steps = 0
     if config.generator != "mean":
-        views = torch.randn(1, len(split.base_train), model.width)
-        trial = copy.deepcopy(model)
-        trial.replace_generator(config.generator, config.stage2.sharpness)
-        episodic = EpisodicTraining(trial, split, config, views.half())
-        stage2_step = _seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
-        stage2_steps = min(config.stage2.steps, int(_STAGE_TWO_SHARE * seconds / stage2_step))
-        seconds -= stage2_steps * stage2_step
-        seconds -= picture * (config.stage2.views * len(split.base_train) + judged)
-    seconds -= picture * judged * config.stage1.evaluations
-    stage1_steps = int(seconds / stage1_step)
+        stage2_steps = min(config.stage2.steps, int(_STAGE_TWO_SHARE * seconds / speed.stage2_step))
+        seconds -= stage2_steps * speed.stage2_step
+        seconds -= speed.picture * (config.stage2.views * len(split.base_train) + judged)
+    seconds -= speed.picture * judged * config.stage1.evaluations
+    stage1_steps = int(seconds / speed.stage1_step)
     if stage1_steps < config.stage1.evaluations or (config.generator != "mean" and stage2_steps < 1):
         raise ConfigError(
-            f"--minutes {config.minutes:g} is too short here: a step of stage 1 takes {stage1_step:.2f} s "
-            "and the pictures have to be passed over several times; allow more, or use a smaller extractor"
+            f"--minutes {config.minutes:g} is too short here: a step of stage 1 takes "
+            f"{speed.stage1_step:.2f} s and the pictures have to be passed over several times; "
+            "allow more, or use a smaller extractor"
         )
     return config.model_copy(
         update={

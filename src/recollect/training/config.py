@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from recollect.data.imageset import CACHE_GB
 from recollect.errors import ConfigError
 from recollect.model.spec import ClassifierKind, Frozen, GeneratorKind
+from recollect.modelfile import PAPER
 from recollect.training.schedules import OneCycle, Steps
 
 Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]
@@ -59,10 +60,22 @@ class StageTwo(Frozen):
     evaluations: Positive = 10
 
 
+class EpisodicRecipe(Frozen):
+    """Episodes of pictures, for methods that learn from nothing else; the rest of their recipe is stage 1's.
+
+    Their steps are as many as show about the same number of pictures as stage 1.
+    """
+
+    ways: Annotated[int, Field(ge=2)] = 5
+    queries: Positive = 6  # of each category
+    episodes: Positive = 8  # in a step
+
+
 class Config(Frozen):
     """Everything that decides the weights a training ends with."""
 
     preset: str | None = None
+    method: str = PAPER  # the paper's model, or one that it is compared with
     data: str
     extractor: str = "c64f"
     last_relu: bool = False
@@ -84,6 +97,7 @@ class Config(Frozen):
     data_key: str | None = None  # what the pictures were when the run began
     stage1: StageOne = StageOne()
     stage2: StageTwo = StageTwo()
+    episodic: EpisodicRecipe = EpisodicRecipe()
 
     @property
     def most_shots(self) -> int:

@@ -38,6 +38,10 @@ class RunFolder:
                 f"{self.path} holds a run already: go on with --resume, or choose another --out"
             )
 
+    def begun(self) -> bool:
+        """Return whether the folder holds a run, finished or not."""
+        return self._config.exists()
+
     def _files(self) -> tuple[Path, ...]:
         checkpoints = map(self.checkpoint, (1, 2))
         return (self._config, self._metrics, self.model, self.stage_one_model, self.curves, *checkpoints)
@@ -134,7 +138,7 @@ class RunFolder:
     def validation(self, *stages: int) -> dict[str, float]:
         """Return the validation figures of the model last selected in one of the stages, if any was."""
         selected = [line for line in self.metrics() if line.get("selected") and line["stage"] in stages][-1:]
-        return {name: line[name] for line in selected for name in ("novel", "base", "both")}
+        return {name: line[name] for line in selected for name in ("novel", "base", "both") if name in line}
 
     def forget_after(self, stage: int, step: int) -> None:
         """Drop metrics of steps that a resumed run will take again."""

@@ -3,7 +3,7 @@
 from recollect.data.features import FeatureSet, extract
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape, task_sampler
-from recollect.evaluation.evaluate import model_figures
+from recollect.evaluation.evaluate import ScoringFunction, model_figures
 from recollect.model.model import Model
 from recollect.training.config import Config
 
@@ -27,9 +27,17 @@ class Judgement:
         novel = None if self.novel_images is None else extract(model, self.novel_images)
         return novel, extract(model, self.base_images)
 
-    def figures(self, model: Model, novel: FeatureSet | None, base: FeatureSet) -> dict[str, float]:
-        """Return figures in percent, averaged over the numbers of shots."""
-        found = [model_figures(model, novel, base, shape, self.tasks, seed=0) for shape in self.shapes]
+    def figures(
+        self,
+        model: Model,
+        novel: FeatureSet | None,
+        base: FeatureSet,
+        score: ScoringFunction | None = None,
+    ) -> dict[str, float]:
+        """Return figures in percent, averaged over numbers of shots; `score` is the model's unless said."""
+        found = [
+            model_figures(model, novel, base, shape, self.tasks, seed=0, score=score) for shape in self.shapes
+        ]
         return {
             name: round(sum(100 * one[name].mean().item() for one in found) / len(found), 3)
             for name in ("novel", "base", "both", "ausuc")

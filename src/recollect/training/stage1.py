@@ -1,6 +1,6 @@
 """Stage 1: ordinary classification of the base categories learns θ, W_base and τ (Eq. 9, W* = W_base)."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from itertools import count
 from math import ceil
 
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from recollect.data.arrays import Pixels
 from recollect.data.augment import Augmentation
+from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.model.model import Model
 from recollect.training.config import Config, StageOne
@@ -36,8 +37,7 @@ class BaseClassification(Stage):
         self.batches = BalancedBatches(self.images.labels, config.stage1.batch, config.seed)
         self.augmentation = augmentation(split, config.stage1)
         self.judgement = Judgement(split, (1,), config)
-        self._stream: Generator[tuple[Ints, Pixels], None, None] | None = None
-        self._next = 0  # the step whose batch the stream yields next
+        self._pictures = PicturesByStep(self.images, self.batches.__getitem__)
 
     def learned(self) -> list[nn.Parameter]:
         """Return θ, W_base and τ."""
@@ -45,7 +45,7 @@ class BaseClassification(Stage):
 
     def loss(self, step: int) -> tuple[Tensor, Tensor]:
         """Classify one batch."""
-        rows, taken = self._batch(step)
+        rows, taken = self._pictures[step]
         device = self.model.mean.device
         pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)
         targets = torch.from_numpy(self.images.labels[rows]).to(device)
@@ -53,19 +53,9 @@ class BaseClassification(Stage):
         scores = self.model.classifier(self.model.embed(pixels.to(device)))
         return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
 
-    def _batch(self, step: int) -> tuple[Ints, Pixels]:
-        """Return the pictures of a step; those of the steps after it may be decoded ahead."""
-        if self._stream is None or step != self._next:
-            self.close()
-            self._stream = self.images.stream(self.batches[later] for later in count(step))
-        self._next = step + 1
-        return next(self._stream)
-
     def close(self) -> None:
         """End the processes that decode ahead, where there are any."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        self._pictures.close()
 
     @property
     def images_seen(self) -> int:
@@ -82,6 +72,29 @@ def augmentation(split: Split, recipe: StageOne) -> Augmentation:
     """Return the augmentation of training pictures: a padded crop, and a flip where that changes nothing."""
     size = split.base_train.size
     return Augmentation(max(1, size // 10) if recipe.pad is None else recipe.pad, split.flips)
+
+
+class PicturesByStep:
+    """The pictures of every step, which `rows` names; those of later steps may be decoded ahead."""
+
+    def __init__(self, images: ImageSet, rows: Callable[[int], Ints]) -> None:
+        self.images, self.rows = images, rows
+        self._stream: Generator[tuple[Ints, Pixels], None, None] | None = None
+        self._next = 0  # the step whose pictures the stream yields next
+
+    def __getitem__(self, step: int) -> tuple[Ints, Pixels]:
+        """Return which pictures a step has, and their pixels."""
+        if self._stream is None or step != self._next:
+            self.close()
+            self._stream = self.images.stream(self.rows(later) for later in count(step))
+        self._next = step + 1
+        return next(self._stream)
+
+    def close(self) -> None:
+        """End the processes that decode ahead, where there are any."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
 
 class BalancedBatches:

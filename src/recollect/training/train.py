@@ -4,6 +4,7 @@ import logging
 import platform
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,7 @@ from recollect.errors import ConfigError, Stopped
 from recollect.model.extractors import build_extractor
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, ModelSpec
-from recollect.modelfile import TrainedOn, load_model, read_header, save_model
+from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model
 from recollect.storage import locked
 from recollect.training.budget import fit_to_minutes
 from recollect.training.calibration import calibrate
@@ -33,10 +34,29 @@ from recollect.training.stage1 import BaseClassification
 from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
 
 log = logging.getLogger(__name__)
+Learn = Callable[[Config, Split, RunFolder, threading.Event], None]
+Check = Callable[[Config, Split], object]
 
 
-def train(config: Config, out: Path, *, resume: bool = False) -> None:
+def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
+    """Train the paper's model."""
+    model = learn_base(config, split, folder, stop)
+    machine.give_back_freed_memory()
+    learn_generator(model, config, split, folder, stop)
+
+
+def train(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    learn: Learn = learn_both_stages,
+    check: Check | None = None,
+) -> None:
     """Train both stages in the folder `out`, or go on with the run there where it was interrupted.
+
+    Methods that the paper's model is compared with bring what they `learn` instead, and a `check` that
+    refuses, before anything is written, what they cannot learn from.
 
     Raises `Stopped` when the run was asked to stop; `out` then holds a usable model.
     """
@@ -56,6 +76,8 @@ def train(config: Config, out: Path, *, resume: bool = False) -> None:
     )
     if not resume:
         config = resolve(config, split)
+        if check is not None:
+            check(config, split)
     elif config.data_key != split.base_train.key:
         raise ConfigError(
             f"the pictures of {config.data} have changed since {out} was begun: start a new run"
@@ -70,9 +92,7 @@ def train(config: Config, out: Path, *, resume: bool = False) -> None:
                 draw_curves(folder)
             return
         with stop_on_signals() as stop:
-            model = learn_base(config, split, folder, stop)
-            machine.give_back_freed_memory()
-            learn_generator(model, config, split, folder, stop)
+            learn(config, split, folder, stop)
 
 
 def resolve(config: Config, split: Split) -> Config:
@@ -123,7 +143,7 @@ def learn_base(config: Config, split: Split, folder: RunFolder, stop: threading.
     try:
         seconds = run_stage(stage, folder, stop)
     except Stopped:
-        _save(folder.model, model, config, validation=folder.validation(1))
+        save_trained(folder.model, model, config, validation=folder.validation(1))
         raise
     finally:
         stage.close()
@@ -133,8 +153,8 @@ def learn_base(config: Config, split: Split, folder: RunFolder, stop: threading.
         "validation": folder.validation(1),
     }
     # From here on a usable model is in its place, whatever happens to stage 2.
-    _save(folder.model, model, config, **facts)
-    _save(folder.stage_one_model, model, config, **facts)
+    save_trained(folder.model, model, config, **facts)
+    save_trained(folder.stage_one_model, model, config, **facts)
     folder.checkpoint(1).unlink(missing_ok=True)
     draw_curves(folder)
     return model
@@ -149,11 +169,9 @@ def learn_generator(
     views: Tensor | None = None,
 ) -> None:
     """Stage 2 on a model that has been through stage 1; leaves the finished model in the folder."""
-    first = read_header(folder.stage_one_model).provenance
-    known = ("images_seen", "stage1_seconds", "validation")
-    facts: dict[str, Any] = {name: first[name] for name in known if name in first}
+    facts = stage_one_facts(folder)
     if not folder.model.exists():
-        _save(folder.model, model, config, **facts)
+        save_trained(folder.model, model, config, **facts)
     held_out = None
     if config.generator != "mean":
         began = time.monotonic()
@@ -167,14 +185,20 @@ def learn_generator(
             facts["stage2_seconds"] = round(prepared + run_stage(stage, folder, stop))
         except Stopped:
             if stage.judged:  # an untrained generator would be worse than the plain means already there
-                _save(folder.model, model, config, **{**facts, "validation": folder.validation(2)})
+                save_trained(folder.model, model, config, **{**facts, "validation": folder.validation(2)})
             raise
         facts |= {"episodes_seen": stage.steps * stage.episodes.count, "validation": folder.validation(2)}
         held_out = stage.held_out
     calibration = _calibrate(model, config, split, held_out)
-    _save(folder.model, model, config, calibration, finished=True, **facts)
+    save_trained(folder.model, model, config, calibration, finished=True, **facts)
     folder.checkpoint(2).unlink(missing_ok=True)
     draw_curves(folder)
+
+
+def stage_one_facts(folder: RunFolder) -> dict[str, Any]:
+    """Return what a run's stage 1 says of how it came about."""
+    first = read_header(folder.stage_one_model).provenance
+    return {name: first[name] for name in ("images_seen", "stage1_seconds", "validation") if name in first}
 
 
 def _calibrate(
@@ -193,15 +217,17 @@ def _trained_on(config: Config) -> TrainedOn:
     return TrainedOn(split=config.split, skip_bad=config.skip_bad, key=config.data_key)
 
 
-def _save(
+def save_trained(
     path: Path,
     model: Model,
     config: Config,
     calibration: Calibration | None = None,
     *,
     finished: bool = False,
+    method: str = PAPER,
     **facts: Any,  # noqa: ANN401
 ) -> None:
+    """Write a run's model file, with how it came about."""
     provenance = {
         "finished": finished,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -211,4 +237,4 @@ def _save(
         "config": config.model_dump(mode="json"),
         **facts,
     }
-    save_model(path, model, provenance, _trained_on(config), calibration)
+    save_model(path, model, provenance, _trained_on(config), calibration, method)

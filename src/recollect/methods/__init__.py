@@ -1,0 +1,30 @@
+"""The paper's model and the systems it is compared with, behind one interface."""
+
+from recollect.errors import ModelError
+from recollect.methods.imprinting import Imprinting
+from recollect.methods.logistic import JointLogistic, NovelLogistic
+from recollect.methods.matching import MatchingNetworks
+from recollect.methods.method import Method
+from recollect.methods.nearest_mean import NearestMean
+from recollect.methods.paper import PaperModel
+from recollect.methods.prototypical import PrototypicalNetworks
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        PaperModel(),
+        MatchingNetworks(),
+        PrototypicalNetworks(),
+        NearestMean(),
+        Imprinting(),
+        NovelLogistic(),
+        JointLogistic(),
+    )
+}
+
+
+def find_method(name: str) -> Method:
+    """Return the method of this name."""
+    if name not in METHODS:
+        raise ModelError(f"no method is called '{name}'; there are: {', '.join(METHODS)}")
+    return METHODS[name]

@@ -1,0 +1,191 @@
+"""Training on episodes of pictures, for methods that learn from nothing else: whole batches of them.
+
+All episodes of a step are augmented together and pass the extractor together, with batch norm in training
+mode. A run sees as many pictures as stage 1 of the same configuration, under the same optimiser.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.data.features import FeatureSet
+from recollect.data.splits import Split
+from recollect.data.tasks import TaskSampler, TaskShape
+from recollect.errors import ConfigError, DataError, Stopped
+from recollect.evaluation.evaluate import ScoringFunction
+from recollect.methods.method import task_scores
+from recollect.model.model import Model
+from recollect.model.spec import ClassifierKind
+from recollect.training.config import Config
+from recollect.training.curves import draw_curves
+from recollect.training.episodes import Episodes, pictures_of
+from recollect.training.loop import Stage, run_stage
+from recollect.training.runfolder import RunFolder
+from recollect.training.selection import Judgement
+from recollect.training.stage1 import Ints, PicturesByStep, augmentation
+from recollect.training.train import new_model, save_trained, train
+
+
+class EpisodicMethod(ABC):
+    """A method whose extractor and scale are learned from episodes, for one number of shots."""
+
+    name: str
+    title: str
+    joint: bool
+    classifier: ClassifierKind  # where the scale starts
+
+    @abstractmethod
+    def novel_scores(self, model: Model, support: Tensor, queries: Tensor) -> Tensor:
+        """Score queries (tasks, q, d) by the support (tasks, ways, shots, d): (tasks, q, ways)."""
+
+    def base_scores(self, model: Model, queries: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Score queries (tasks, q, d) over base categories, (tasks, q, k), if the method can."""
+        return None
+
+    def finish(self, model: Model, split: Split) -> None:  # noqa: B027
+        """Add to a trained model what it needs for base scores."""
+
+    def settled(self, config: Config) -> Config:
+        """Return the configuration with what the method decides itself."""
+        return config.model_copy(
+            update={"method": self.name, "generator": "mean", "classifier": self.classifier}
+        )
+
+    def scores(
+        self,
+        model: Model,
+        novel: FeatureSet | None,
+        base: FeatureSet,
+        split: Split | None = None,  # noqa: ARG002
+    ) -> ScoringFunction:
+        """Return the scoring function over features of novel and of base pictures."""
+
+        def score(support: Tensor, queries: Tensor) -> tuple[Tensor | None, Tensor]:
+            return self.base_scores(model, queries), self.novel_scores(model, support, queries)
+
+        return task_scores(score, novel, base, model.mean.device)
+
+    def train(self, config: Config, out: Path, *, resume: bool = False) -> None:
+        """Train on episodes of base pictures."""
+        if config.shots == "mixed":
+            raise ConfigError(f"{self.title} are trained for one number of shots: say which with --shots 5")
+        train(self.settled(config), out, resume=resume, learn=self._learn, check=partial(episode_shape, self))
+
+    def _learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
+        stage = EpisodesOfPictures(self, new_model(config, split), split, config)
+        try:
+            seconds = run_stage(stage, folder, stop)
+        except Stopped:
+            self._save(stage, config, split, folder, finished=False)
+            raise
+        finally:
+            stage.close()
+        self._save(stage, config, split, folder, finished=True, stage1_seconds=round(seconds))
+        folder.checkpoint(1).unlink(missing_ok=True)
+        draw_curves(folder)
+
+    def _save(
+        self,
+        stage: "EpisodesOfPictures",
+        config: Config,
+        split: Split,
+        folder: RunFolder,
+        *,
+        finished: bool,
+        **facts: Any,  # noqa: ANN401
+    ) -> None:
+        self.finish(stage.model, split)
+        if finished:
+            facts |= {"images_seen": stage.images_seen, "episodes_seen": stage.steps * stage.episodes.count}
+        save_trained(
+            folder.model,
+            stage.model,
+            config,
+            finished=finished,
+            method=self.name,
+            validation=folder.validation(1),
+            **facts,
+        )
+
+
+class EpisodesOfPictures(Stage):
+    """Steps of several episodes, in which base categories play novel."""
+
+    number = 1
+    title = "episodes"
+    select = "novel"
+
+    def __init__(self, method: EpisodicMethod, model: Model, split: Split, config: Config) -> None:
+        sampler, shape = episode_shape(method, config, split)
+        self.in_step = config.episodic.episodes * shape.ways * (shape.shots + shape.queries)
+        steps = max(1, round((config.stage1.steps or 1) * config.stage1.batch / self.in_step))
+        super().__init__(model, config.stage1.model_copy(update={"steps": steps}), config)
+        self.method = method
+        self.episodes = Episodes(
+            sampler, shape, count=config.episodic.episodes, views=1, mixed=False, seed=config.seed
+        )
+        self._pictures = PicturesByStep(split.base_train, self._rows)
+        self.augmentation = augmentation(split, config.stage1)
+        self.judgement = Judgement(split, config.select_shots, config)
+
+    def _rows(self, step: int) -> Ints:
+        rows: Ints = pictures_of(self.episodes[step][0]).flatten().numpy()
+        return rows
+
+    @property
+    def images_seen(self) -> int:
+        """Return how many pictures all episodes have."""
+        return self.steps * self.in_step
+
+    def learned(self) -> list[nn.Parameter]:
+        """Return the extractor and the scale."""
+        return [*self.model.extractor.parameters(), self.model.classifier.scale]
+
+    def loss(self, step: int) -> tuple[Tensor, Tensor]:
+        """Classify the queries of a step's episodes over each one's own categories."""
+        device, shape = self.model.mean.device, self.episodes.shape
+        _, taken = self._pictures[step]
+        pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)
+        self.model.train()
+        features = self.model.embed(pixels.to(device)).view(self.episodes.count, -1, self.model.width)
+        support = features[:, : shape.ways * shape.shots]
+        scores = self.method.novel_scores(
+            self.model,
+            support.view(len(features), shape.ways, shape.shots, -1),
+            features[:, shape.ways * shape.shots :],
+        ).flatten(0, 1)
+        targets = torch.arange(shape.ways).repeat_interleave(shape.queries).repeat(len(features)).to(device)
+        return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
+
+    def judge(self) -> dict[str, float]:
+        """Return Novel on validation tasks of as many shots."""
+        novel, base = self.judgement.features(self.model)
+        score = self.method.scores(self.model, novel, base)
+        return {"novel": self.judgement.figures(self.model, novel, base, score)["novel"]}
+
+    def close(self) -> None:
+        """End the processes that decode ahead, where there are any."""
+        self._pictures.close()
+
+
+def episode_shape(method: EpisodicMethod, config: Config, split: Split) -> tuple[TaskSampler, TaskShape]:
+    """Return the sampler and shape of episodes; refuse, by name, a category too small for them.
+
+    Where there are fewer base categories than ways, all but one play novel.
+    """
+    recipe, labels = config.episodic, np.asarray(split.base_train.labels)
+    sampler = TaskSampler(labels, None, base_names=split.categories)
+    ways = min(recipe.ways, len(split.categories) - 1)
+    shape = TaskShape(ways, int(config.shots), recipe.queries, base_queries=0)
+    try:
+        sampler.check(shape)
+    except DataError as error:
+        raise DataError(f"episodes of {method.title}: {error} (--set episodic.queries=1)") from error
+    return sampler, shape

@@ -1,0 +1,76 @@
+"""The interface of a method, and scores of tasks for methods that look at nothing but a task's features."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from recollect.data.features import FeatureSet
+from recollect.data.tasks import Tasks
+from recollect.evaluation.evaluate import Scorer, ScoringFunction
+from recollect.evaluation.metrics import Scores
+from recollect.training.config import Config
+
+# Support (tasks, ways, shots, d) and queries (tasks, q, d) → scores of base (tasks, q, k) and novel
+# categories (tasks, q, ways); `None` in place of base scores where a method has none.
+FeatureScores = Callable[[Tensor, Tensor], tuple[Tensor | None, Tensor]]
+
+
+class Method(Scorer, Protocol):
+    """Learns from base pictures, then scores tasks over novel and, where `joint`, over base categories too.
+
+    A trained method is a run folder; its model file names the method and is a `Model` whose parts mean what
+    the method says.
+    """
+
+    title: str  # as papers call it
+
+    def train(self, config: Config, out: Path, *, resume: bool = False) -> None:
+        """Train on base pictures in the run folder `out`, or go on with the run there."""
+        ...
+
+
+def task_scores(
+    score: FeatureScores, novel: FeatureSet | None, base: FeatureSet, device: torch.device
+) -> ScoringFunction:
+    """Return the scoring function that gathers the features of tasks and has them scored.
+
+    A method without base scores gets one base category that nothing is ever taken for.
+    """
+    base_features = base.features.to(device)
+    novel_features = base_features if novel is None else novel.features.to(device)
+
+    @torch.inference_mode()
+    def scores(tasks: Tasks) -> Scores:
+        count = tasks.novel_queries.shape[1]
+        queries = torch.cat([novel_features[tasks.novel_queries], base_features[tasks.base_queries]], dim=1)
+        base_scores, novel_scores = score(novel_features[tasks.support], queries)
+        if base_scores is None:
+            base_scores = novel_scores.new_full((*novel_scores.shape[:2], 1), -torch.inf)
+        elif novel is None:
+            hidden = tasks.hidden(base_scores.shape[2]).to(device)
+            base_scores = base_scores.masked_fill(hidden.unsqueeze(1), -torch.inf)
+        base_scores, novel_scores = base_scores.cpu(), novel_scores.cpu()
+        return Scores(
+            novel_base=base_scores[:, :count],
+            novel_novel=novel_scores[:, :count],
+            base_base=base_scores[:, count:],
+            base_novel=novel_scores[:, count:],
+        )
+
+    return scores
+
+
+def squared_distances(queries: Tensor, means: Tensor) -> Tensor:
+    """Return ‖q − m‖²: queries (…, q, d) and means (…, m, d) → (…, q, m)."""
+    squares = queries.square().sum(-1, keepdim=True) + means.square().sum(-1).unsqueeze(-2)
+    return squares - 2 * queries @ means.mT
+
+
+def category_means(features: Tensor, labels: Tensor, categories: int) -> Tensor:
+    """Return the mean feature of every category: (n, d) and (n,) → (categories, d)."""
+    sums = torch.zeros(categories, features.shape[1], dtype=torch.double)
+    sums.index_add_(0, labels, features.double())
+    return (sums / torch.bincount(labels, minlength=categories).unsqueeze(1)).float()

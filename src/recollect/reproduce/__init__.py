@@ -1,0 +1,1 @@
+"""The paper's tables and figure, from data to page."""

@@ -1,0 +1,135 @@
+"""What the paper claims, and whether results bear it out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from recollect.reproduce.results import Measured, Place, Results
+from recollect.reproduce.rows import SHOTS
+
+MARGIN = 1.0  # points that count as equal where the paper says "matches" or "not sacrificed"
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+_KINDS = ("mean", "average", "attention")
+
+
+class Comparison(NamedTuple):
+    """A difference that a claim says something about."""
+
+    text: str
+    weights: Mapping[Place, int]
+    above: float = 0.0  # where the claim says that the difference lies
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, and the comparisons that all must hold for it to be true."""
+
+    text: str
+    comparisons: tuple[Comparison, ...]
+
+
+class Judged(NamedTuple):
+    """A comparison with what was found."""
+
+    text: str
+    found: Measured | None
+    verdict: str
+
+
+def _minus(one: str, other: str, figure: str, above: float = 0.0) -> tuple[Comparison, ...]:
+    """Compare two rows at every number of shots."""
+    return tuple(
+        Comparison(
+            f"{one} − {other}, {figure.capitalize()}, {shots}-shot",
+            {Place(one, shots, figure): 1, Place(other, shots, figure): -1},
+            above,
+        )
+        for shots in SHOTS
+    )
+
+
+def _each_kind(one: str, other: str, figure: str) -> tuple[Comparison, ...]:
+    return tuple(
+        comparison for kind in _KINDS for comparison in _minus(f"{one}-{kind}", f"{other}-{kind}", figure)
+    )
+
+
+def _lift(better: str, than: str, shots: int, sign: int = 1) -> dict[Place, int]:
+    return {Place(better, shots, "novel"): sign, Place(than, shots, "novel"): -sign}
+
+
+_SPLIT = ("cosine-attention", "cosine-average")
+CLAIMS = (
+    Claim("The cosine classifier beats the dot product on Novel.", _each_kind("cosine", "dot", "novel")),
+    Claim("The cosine classifier beats the dot product on Base.", _each_kind("cosine", "dot", "base")),
+    Claim(
+        "Cosine with plain means, never trained on episodes, matches Matching and Prototypical Networks "
+        f"(at most {MARGIN:g} point below).",
+        _minus("cosine-mean", "matching", "novel", -MARGIN)
+        + _minus("cosine-mean", "prototypical", "novel", -MARGIN),
+    ),
+    Claim("Without the last ReLU, Novel is higher.", _each_kind("cosine", "relu", "novel")),
+    Claim("Without the last ReLU, Base is lower.", _each_kind("relu", "cosine", "base")),
+    Claim("Without the last ReLU, Both is lower.", _each_kind("relu", "cosine", "both")),
+    Claim(
+        "The average and the attention generator lift Both.",
+        _minus("cosine-average", "cosine-mean", "both") + _minus("cosine-attention", "cosine-mean", "both"),
+    ),
+    Claim(
+        "Attention lifts 1-shot Novel most.",
+        (
+            Comparison(
+                "cosine-attention − cosine-mean, Novel, 1-shot", _lift("cosine-attention", "cosine-mean", 1)
+            ),
+            Comparison("cosine-attention − cosine-average, Novel, 1-shot", _lift(*_SPLIT, 1)),
+            Comparison(
+                "cosine-attention − cosine-average, Novel, more at 1-shot than at 5-shot",
+                _lift(*_SPLIT, 1) | _lift(*_SPLIT, 5, -1),
+            ),
+        ),
+    ),
+    Claim(
+        "Base accuracy is not sacrificed by learning to generate "
+        f"(at most {MARGIN:g} point below stage 1 alone).",
+        _minus("cosine-average", "cosine-mean", "base", -MARGIN)
+        + _minus("cosine-attention", "cosine-mean", "base", -MARGIN),
+    ),
+)
+
+
+def verdict(found: Measured | None, above: float = 0.0) -> str:
+    """Say whether a difference lies above a value, as far as its interval tells.
+
+    >>> verdict(Measured(2, 1)), verdict(Measured(-2, 1)), verdict(Measured(0.5, 1))
+    ('holds', 'does not hold', 'undecided')
+    """
+    if found is None:
+        return UNDECIDED
+    if found.mean - found.ci95 > above:
+        return HOLDS
+    return FAILS if found.mean + found.ci95 < above else UNDECIDED
+
+
+def overall(verdicts: list[str]) -> str:
+    """Return the verdict on a claim: all comparisons must hold, and one that does not refutes it."""
+    if FAILS in verdicts:
+        return FAILS
+    return UNDECIDED if UNDECIDED in verdicts else HOLDS
+
+
+def judge(claim: Claim, results: Results) -> list[Judged]:
+    """Return every comparison of a claim with what was found."""
+    judged = []
+    for comparison in claim.comparisons:
+        found = results.combined(comparison.weights)
+        judged.append(Judged(comparison.text, found, verdict(found, comparison.above)))
+    return judged
+
+
+def judge_compactness(silhouettes: Mapping[str, Any]) -> list[Judged]:
+    """Return the comparisons of the claim on features, from what `figure-tsne` measured."""
+    judged = []
+    for how, words in silhouettes.items():
+        found = Measured(words["difference"]["mean"], words["difference"]["ci95"])
+        judged.append(Judged(f"silhouette {how}: cosine − dot product", found, verdict(found)))
+    return judged

@@ -1,0 +1,228 @@
+"""What a reproduction will do, decided before it starts and kept in its folder."""
+
+import os
+import platform
+import shlex
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from recollect import machine
+from recollect.data.catalogue import load_data
+from recollect.data.splits import Split
+from recollect.data.tasks import TaskShape, task_sampler
+from recollect.errors import ConfigError, DataError
+from recollect.model.spec import Frozen
+from recollect.reproduce.results import read_json, write_json
+from recollect.reproduce.rows import SHOTS, TABLES, Settings, Table, Training
+from recollect.training.budget import Speed, judged_pictures, measure
+from recollect.training.config import Config, default_preset, make_config, read_preset
+from recollect.training.train import new_model
+
+_MARGIN = 0.9
+_RECIPES = {"cifar-fs": "cifar-fs-c64f-table"}  # where the tables have one of their own
+
+
+class Plan(Frozen):
+    """Everything that decides what a reproduction gives, but for the place of the data and of the results."""
+
+    table: str
+    data: str  # its kind and the last part of its path
+    preset: str | None
+    settings: Settings  # that were asked for, of every training
+    decided: Settings  # the numbers of steps
+    seeds: int
+    tasks: int
+    queries: int | None  # of each novel category; as is customary for the data, unless said
+    minutes: float | None
+    images: int  # that every training of an extractor sees
+    machine: str
+    versions: str
+
+    @property
+    def rows(self) -> Table:
+        """Return the table that is reproduced."""
+        return TABLES[self.table]
+
+
+def plan_file(folder: Path) -> Path:
+    """Return where a reproduction's plan lies."""
+    return folder / "plan.json"
+
+
+def read_plan(folder: Path) -> Plan:
+    """Return the plan of a reproduction that was begun in a folder."""
+    try:
+        return Plan.model_validate(read_json(plan_file(folder)))
+    except ValidationError as error:
+        raise ConfigError(
+            f"{plan_file(folder)} was written by another version of recollect: choose another --out"
+        ) from error
+
+
+def make_plan(
+    folder: Path,
+    table: str,
+    data: str,
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    seeds: int = 1,
+    tasks: int | None = None,
+    queries: int | None = None,
+    minutes: float | None = None,
+) -> Plan:
+    """Return the plan kept in the folder, which must be for the same, or decide on one."""
+    preset = preset or _RECIPES.get(data.partition(":")[0]) or default_preset(data)
+    asked: dict[str, Any] = {
+        "table": table,
+        "data": shown(data),
+        "preset": preset,
+        "seeds": seeds,
+        "tasks": tasks or TABLES[table].tasks,
+        "queries": queries,
+        "minutes": minutes,
+        "settings": dict(settings or {}),
+    }
+    if plan_file(folder).exists():
+        plan = read_plan(folder)
+        other = [
+            f"{name}: {getattr(plan, name)} → {asked[name]}"
+            for name in asked
+            if getattr(plan, name) != asked[name]
+        ]
+        if other:
+            raise ConfigError(
+                f"{folder} holds another reproduction ({'; '.join(other)}): choose another --out"
+            )
+        return plan
+    config = make_config(read_preset(preset) if preset else {}, {"data": data}, asked["settings"])
+    split = load_data(data, size=config.size, split=config.split, skip_bad=config.skip_bad)
+    require_tasks(split, data, TABLES[table].part, queries)
+    threads = machine.prepare(config.threads)
+    stage1 = config.stage1.resolved(len(split.base_train))
+    config = config.model_copy(update={"stage1": stage1, "device": str(machine.find_device(config.device))})
+    share = 1.0 if minutes is None else affordable(config, split, TABLES[table], seeds, minutes)
+    steps = max(1, round(share * (stage1.steps or 1)))
+    return Plan(
+        **asked,
+        decided={
+            "stage1.steps": str(steps),
+            "stage2.steps": str(max(1, round(share * config.stage2.steps))),
+        },
+        images=steps * stage1.batch,
+        machine=f"{processor()}, {threads} threads, {config.device}",
+        versions=f"recollect {version('recollect')}, torch {torch.__version__}",
+    )
+
+
+def keep_plan(folder: Path, plan: Plan) -> None:
+    """Write the plan, before anything is done."""
+    if not plan_file(folder).exists():
+        write_json(plan_file(folder), plan.model_dump())
+
+
+def require_tasks(split: Split, data: str, part: str, queries: int | None) -> None:
+    """Refuse data that the tasks of a table cannot be drawn from."""
+    if split.val is None or split.test is None:
+        raise DataError(
+            f"{shown(data)} reserves no validation and test categories, on which the tables are measured: "
+            "--set split='\"1\"' reserves some of a folder's"
+        )
+    novel, base = split.evaluated(part)
+    task_sampler(base, novel).check(TaskShape(5, max(SHOTS), queries or split.queries))
+
+
+def affordable(config: Config, split: Split, table: Table, seeds: int, minutes: float) -> float:
+    """Return by how much all steps must be multiplied for the whole table to fit into so many minutes."""
+    learning = waiting = 0.0
+    judged = judged_pictures(split)
+    speeds: dict[str, Speed] = {}
+    for training in table.trainings(seeds):
+        extractor = training.row.settings.get("extractor", config.extractor)
+        if extractor not in speeds:
+            speeds[extractor] = _speed(config, split, extractor)
+        speed = speeds[extractor]
+        waiting += speed.picture * judged
+        if training.kind == "extractor":
+            learning += speed.stage1_step * (config.stage1.steps or 1)
+            waiting += speed.picture * judged * config.stage1.evaluations
+        elif training.kind == "generator":
+            learning += speed.stage2_step * config.stage2.steps
+            waiting += speed.picture * config.stage2.views * len(split.base_train)
+    share = (60 * minutes * _MARGIN - waiting) / learning
+    if share * (config.stage1.steps or 1) < config.stage1.evaluations:
+        raise ConfigError(
+            f"--minutes {minutes:g} is too short here: all trainings of {table.name} as the recipe has them "
+            f"take {(learning + waiting) / 60:.0f} minutes, of which {waiting / 60:.0f} cannot be saved"
+        )
+    return share
+
+
+def _speed(config: Config, split: Split, extractor: str) -> Speed:
+    config = config.model_copy(update={"extractor": extractor, "generator": "attention"})
+    return measure(config, new_model(config, split), split)
+
+
+def settings_of(plan: Plan, training: Training, runs: str) -> Settings:
+    """Return all settings of a training; `runs` is the folder of the runs, as it shall be called."""
+    own = dict(training.row.settings)
+    if training.shots is not None:
+        own["shots"] = str(training.shots)
+    if training.stage1 is not None:
+        own["stage1_from"] = f"{runs}/{training.stage1}"
+    return {**plan.settings, **plan.decided, **own}
+
+
+def config_of(plan: Plan, training: Training, data: str, folder: Path) -> Config:
+    """Return the configuration of a training."""
+    start = read_preset(plan.preset) if plan.preset else {}
+    options = {"data": data, "seed": training.seed}
+    return make_config(start, options, settings_of(plan, training, str(folder / "runs")))
+
+
+def commands_of(plan: Plan, training: Training) -> list[str]:
+    """Return the commands that do the same as a training and its evaluation, inside the folder."""
+    data, out = shlex.quote(plan.data), f"runs/{training.name}"
+    words = ["recollect", "train", data]
+    words += ["--preset", plan.preset] if plan.preset else []
+    words += [*set_words(settings_of(plan, training, "runs")), "--seed", str(training.seed), "--out", out]
+    shots = ",".join(map(str, training.evaluated))
+    evaluation = f"recollect evaluate {out} {data} --categories {plan.rows.part} --shots {shots}"
+    return [" ".join(words), f"{evaluation}{tasks_words(plan)}"]
+
+
+def set_words(settings: Settings) -> list[str]:
+    """Return settings as a command has them."""
+    return [f"--set {shlex.quote(f'{key}={value}')}" for key, value in settings.items()]
+
+
+def tasks_words(plan: Plan) -> str:
+    """Return the options that say which tasks are drawn."""
+    return f" --tasks {plan.tasks}" + ("" if plan.queries is None else f" --queries {plan.queries}")
+
+
+def shown(data: str) -> str:
+    """Return DATA without the folders that it lies in, which are no business of a page's readers.
+
+    >>> shown("cifar-fs:/home/ann/images.zip"), shown("/home/ann/photos/"), shown("glyphs")
+    ('cifar-fs:images.zip', 'photos', 'glyphs')
+    """
+    kind, colon, path = data.partition(":")
+    if not colon or os.path.exists(data):  # noqa: PTH110 -- never raises
+        return Path(data).name or data
+    return f"{kind}:{Path(path).name}"
+
+
+def processor() -> str:
+    """Return what the machine computes with."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return f"{os.cpu_count()} × {names[0] if names else platform.processor() or platform.machine()}"

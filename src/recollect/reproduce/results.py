@@ -1,0 +1,133 @@
+"""Result files: what a training was, its evaluation's report, and every task's right answers."""
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recollect.errors import DataError
+from recollect.evaluation.metrics import Answers, answer_figures
+from recollect.reproduce.rows import Table, Training
+from recollect.storage import write_text
+
+FIGURES = ("novel", "base", "both")
+Floats = npt.NDArray[np.float64]
+
+
+class Measured(NamedTuple):
+    """A mean in percent with its 95 % interval."""
+
+    mean: float
+    ci95: float
+
+
+class Place(NamedTuple):
+    """One cell of a table."""
+
+    row: str
+    shots: int
+    figure: str
+
+
+def packed(counts: Sequence[int] | npt.NDArray[np.int64]) -> str:
+    """Return small numbers as a short word.
+
+    >>> unpacked(packed([3, 0, 150])).tolist()
+    [3, 0, 150]
+    """
+    return base64.b64encode(zlib.compress(np.asarray(counts, "<u2").tobytes(), 9)).decode()
+
+
+def unpacked(word: str) -> npt.NDArray[np.int64]:
+    """Return the numbers that were packed."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(word)), "<u2").astype(np.int64)
+
+
+def right_answers(given: Answers, *, joint: bool) -> dict[str, str]:
+    """Return how many queries of every task were answered rightly, packed: all that the figures need."""
+    novel, base = given.novel_right.shape[1], given.base_right.shape[1]
+    asked = {"novel": novel, "base": base, "both": novel + base}
+    figures = answer_figures(given)
+    told = FIGURES if joint else ("novel",)
+    return {name: packed(np.rint(figures[name].numpy() * asked[name]).astype(np.int64)) for name in told}
+
+
+def result_file(folder: Path, name: str) -> Path:
+    """Return where the result of a run lies."""
+    return folder / "results" / f"{name}.json"
+
+
+def write_json(path: Path, words: Mapping[str, Any]) -> None:
+    """Write a small JSON file, whole or not at all."""
+    write_text(path, json.dumps(words, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that `write_json` wrote."""
+    try:
+        words = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: delete it, and it is made again ({error})") from error
+    if not isinstance(words, dict):
+        raise DataError(f"{path} holds something else than a result: delete it, and it is made again")
+    return words
+
+
+class Results:
+    """The result files of a table: per-task figures, means and paired differences."""
+
+    def __init__(self, folder: Path, table: Table, seeds: int) -> None:
+        self.table, self.seeds = table, seeds
+        self.files: dict[str, dict[str, Any]] = {}
+        self.trainings: list[Training] = []
+        for training in table.trainings(seeds):
+            path = result_file(folder, training.name)
+            if path.exists():
+                self.files[training.name] = read_json(path)
+                self.trainings.append(training)
+
+    def of_row(self, key: str) -> list[dict[str, Any]]:
+        """Return the files of a row's trainings that are finished."""
+        return [self.files[training.name] for training in self.trainings if training.row.key == key]
+
+    def shares(self, place: Place) -> Floats | None:
+        """Return a figure of every task in percent, the mean over seeds, (tasks,); `None` where not all are.
+
+        Each seed's model answers the same tasks.
+        """
+        found = []
+        for training in self.trainings:
+            if training.row.key == place.row and place.shots in training.evaluated:
+                file = self.files[training.name]
+                word = file["right"][str(place.shots)].get(place.figure)
+                if word is None:
+                    return None
+                asked = file["report"]["ways"] * file["report"]["queries"]
+                found.append(100 * unpacked(word) / (2 * asked if place.figure == "both" else asked))
+        return np.mean(found, axis=0) if len(found) == self.seeds else None
+
+    def measured(self, place: Place) -> Measured | None:
+        """Return the mean of a figure over tasks, with its interval."""
+        shares = self.shares(place)
+        return None if shares is None else interval(shares)
+
+    def combined(self, weights: Mapping[Place, int]) -> Measured | None:
+        """Return a weighted sum of figures, task by task: for weights 1 and −1 their paired difference."""
+        parts = [(weight, self.shares(place)) for place, weight in weights.items()]
+        terms = [weight * shares for weight, shares in parts if shares is not None]
+        return interval(np.sum(terms, axis=0)) if len(terms) == len(parts) else None
+
+
+def interval(values: Floats) -> Measured:
+    """Return the mean and 1.96 σ/√n.
+
+    >>> mean, ci95 = interval(np.array([1.0, 3.0]))
+    >>> mean, round(ci95, 3)
+    (2.0, 1.386)
+    """
+    return Measured(float(values.mean()), float(1.96 * values.std() / len(values) ** 0.5))

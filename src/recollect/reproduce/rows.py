@@ -1,0 +1,175 @@
+"""The rows of the paper's tables 1 and 2: what each trains, and the numbers that the paper has for it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+SHOTS = (1, 5)
+Settings = dict[str, str]  # as for --set
+Published = tuple[str, str, str]  # Novel, Base, Both in percent
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system of a table."""
+
+    key: str
+    title: str
+    settings: Settings
+    stage1: str | None = None  # the row whose stage 1 it takes over
+    each_shots: bool = False  # trained for every number of shots apart
+    paper: dict[int, Published] = field(default_factory=dict)  # by number of shots
+
+
+class Training(NamedTuple):
+    """One training of a row: its number of shots, where each has its own, and its seed."""
+
+    row: Row
+    shots: int | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Return the name of the run folder and of the result file."""
+        return _name(self.row.key, self.shots, self.seed)
+
+    @property
+    def stage1(self) -> str | None:
+        """Return the name of the run whose stage 1 is taken over."""
+        return None if self.row.stage1 is None else _name(self.row.stage1, None, self.seed)
+
+    @property
+    def evaluated(self) -> tuple[int, ...]:
+        """Return the numbers of shots that it is evaluated at."""
+        return SHOTS if self.shots is None else (self.shots,)
+
+    @property
+    def kind(self) -> str:
+        """Return what takes the time: trainings of a kind take about the same."""
+        if self.row.stage1 is None:
+            return "extractor"
+        return "generator" if self.row.each_shots else "features"
+
+
+def _name(key: str, shots: int | None, seed: int) -> str:
+    return key + ("" if shots is None else f"-{shots}-shot") + ("" if seed == 0 else f"-seed-{seed}")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that are measured on the same tasks."""
+
+    name: str
+    title: str
+    part: str  # whose categories play novel
+    tasks: int
+    rows: tuple[Row, ...]
+
+    def trainings(self, seeds: int) -> Iterator[Training]:
+        """Yield every training: those of extractors first, since the others stand on them."""
+        for ready in (True, False):
+            for seed in range(seeds):
+                for row in self.rows:
+                    if (row.stage1 is None) == ready:
+                        for shots in SHOTS if row.each_shots else (None,):
+                            yield Training(row, shots, seed)
+
+
+def _published(five: str, one: str) -> dict[int, Published]:
+    def parts(text: str) -> Published:
+        novel, base, both = text.split(" / ")
+        return novel, base, both
+
+    return {5: parts(five), 1: parts(one)}
+
+
+def _generators(
+    key: str, title: str, settings: Settings, *paper: dict[int, Published], relu: str = ""
+) -> tuple[Row, ...]:
+    """Return a classifier's rows: plain means, then both generators on the same stage 1."""
+    first = Row(f"{key}-mean", f"{title}, mean{relu}", {**settings, "generator": "mean"}, paper=paper[0])
+    others = [
+        Row(
+            f"{key}-{kind}", f"{title}, {kind}{relu}", {**settings, "generator": kind}, first.key, True, known
+        )
+        for kind, known in zip(("average", "attention"), paper[1:], strict=True)
+    ]
+    return first, *others
+
+
+# Prototypical Networks learn more from many ways (Snell et al.); in stage 2, the dot product's raw features
+# diverge from a peak rate of 0.2 up, and 0.1 is the highest that was seen to be safe.
+TABLE_1 = Table(
+    "table1",
+    "Table 1",
+    "val",
+    2000,
+    (
+        Row(
+            "matching",
+            "Matching Networks",
+            {"method": "matching"},
+            each_shots=True,
+            paper=_published("68.87 / – / –", "55.53 / – / –"),
+        ),
+        Row(
+            "prototypical",
+            "Prototypical Networks",
+            {"method": "prototypical", "episodic.ways": "20", "episodic.episodes": "2"},
+            each_shots=True,
+            paper=_published("72.67 / 62.10 / 32.70", "54.44 / 52.35 / 26.68"),
+        ),
+        *_generators(
+            "cosine",
+            "cosine",
+            {},
+            _published("72.83 / 70.68 / 51.89", "54.55 / 70.68 / 39.17"),
+            _published("74.66 / 70.92 / 60.26", "55.33 / 70.45 / 48.56"),
+            _published("74.92 / 70.88 / 60.50", "58.55 / 70.73 / 50.50"),
+        ),
+        *_generators(
+            "dot",
+            "dot product",
+            {"classifier": "dot", "last_relu": "true", "stage2.schedule.peak": "0.05"},
+            _published("64.58 / 63.59 / 31.80", "46.09 / 63.59 / 24.76"),
+            _published("60.30 / 62.15 / 46.41", "44.31 / 61.99 / 39.05"),
+            _published("67.81 / 62.11 / 48.70", "53.88 / 62.28 / 42.41"),
+        ),
+        *_generators(
+            "relu",
+            "cosine + ReLU",
+            {"last_relu": "true"},
+            _published("71.04 / 72.51 / 58.16", "52.91 / 72.51 / 43.17"),
+            _published("71.30 / 72.47 / 59.33", "53.19 / 71.70 / 49.53"),
+            _published("73.03 / 72.26 / 61.05", "56.09 / 72.34 / 51.25"),
+        ),
+        Row("nearest-mean", "nearest class mean", {"method": "nearest-mean"}, "cosine-mean"),
+        Row("imprinting", "weight imprinting", {"method": "imprinting"}, "cosine-mean"),
+        Row("logistic-novel", "logistic regression, novel", {"method": "logistic-novel"}, "cosine-mean"),
+        Row("logistic", "logistic regression, base + novel", {"method": "logistic"}, "cosine-mean"),
+    ),
+)
+
+_TABLE_2 = {
+    "c32f": _published("70.27 / 61.08 / 52.45", "54.33 / 61.09 / 43.05"),
+    "c64f": _published("72.81 / 68.13 / 57.72", "56.20 / 68.08 / 48.09"),
+    "c128f": _published("73.00 / 70.90 / 59.35", "55.95 / 70.72 / 49.08"),
+    "resnet": _published("70.13 / 80.16 / 56.04", "55.45 / 80.24 / 51.23"),
+}
+
+
+def _extractor(name: str, paper: dict[int, Published]) -> tuple[Row, Row]:
+    """Return an extractor's rows: plain means, and the paper's attention."""
+    settings = {"extractor": name}
+    first = Row(f"{name}-mean", f"{name}, mean", {**settings, "generator": "mean"})
+    return first, Row(f"{name}-attention", f"{name}, attention", settings, first.key, True, paper)
+
+
+TABLE_2 = Table(
+    "table2",
+    "Table 2",
+    "test",
+    600,
+    tuple(row for name, paper in _TABLE_2.items() for row in _extractor(name, paper)),
+)
+TABLES = {table.name: table for table in (TABLE_1, TABLE_2)}

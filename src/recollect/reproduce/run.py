@@ -1,0 +1,114 @@
+"""From data to page: trains what is not trained yet, evaluates it, writes the page."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from recollect.evaluation.evaluate import evaluation_report
+from recollect.evaluation.metrics import Answers
+from recollect.methods import find_method
+from recollect.modelfile import read_header
+from recollect.reproduce.figure import MODELS, compare_features
+from recollect.reproduce.page import PICTURE, TSNE, write_page
+from recollect.reproduce.plan import Plan, commands_of, config_of, keep_plan, make_plan
+from recollect.reproduce.results import read_json, result_file, right_answers, write_json
+from recollect.reproduce.rows import TABLE_1, Training
+from recollect.storage import locked
+from recollect.training.runfolder import RunFolder
+
+Say = Callable[[str], None]
+
+
+def reproduce(table: str, data: str, folder: Path, say: Say, **wishes: Any) -> Path:  # noqa: ANN401
+    """Reproduce a table, or go on where it was interrupted; return the page.
+
+    Wishes are those of `make_plan`. What is finished is neither trained nor evaluated again.
+    """
+    plan = make_plan(folder, table, data, **wishes)
+    with locked(folder):
+        keep_plan(folder, plan)
+        work = list(plan.rows.trainings(plan.seeds))
+        _do(work, plan, data, folder, say)
+        if plan.rows is TABLE_1:
+            _draw(plan, data, folder, say)
+        return write_page(folder)
+
+
+def reproduce_figure(data: str, folder: Path, say: Say, **wishes: Any) -> Path:  # noqa: ANN401
+    """Draw the t-SNE figure, with what of table 1 it needs; return the picture."""
+    plan = make_plan(folder, TABLE_1.name, data, **wishes)
+    with locked(folder):
+        keep_plan(folder, plan)
+        work = [one for one in TABLE_1.trainings(1) if one.row.key in MODELS.values()]
+        _do(work, plan, data, folder, say)
+        _draw(plan, data, folder, say)
+        return folder / PICTURE
+
+
+def _do(work: list[Training], plan: Plan, data: str, folder: Path, say: Say) -> None:
+    """Do every training that has no result yet."""
+    for number, training in enumerate(work, 1):
+        path = result_file(folder, training.name)
+        if not path.exists():
+            say(f"[{number}/{len(work)}] {training.name}{_left(work[number - 1 :], folder)}")
+            write_json(path, _result(training, plan, data, folder))
+
+
+def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str, Any]:
+    """Train and evaluate; return the result file's content."""
+    out = folder / "runs" / training.name
+    config = config_of(plan, training, data, folder)
+    method = find_method(config.method)
+    if RunFolder(out).begun():
+        method.train(RunFolder(out).config(), out, resume=True)
+    else:
+        method.train(config, out)
+    began = time.perf_counter()
+    keep: dict[int, Answers] = {}
+    report = evaluation_report(
+        out,
+        data,
+        part=plan.rows.part,
+        shots=training.evaluated,
+        queries=plan.queries,
+        tasks=plan.tasks,
+        keep=keep,
+        by=method,
+    )
+    facts = read_header(out).provenance
+    own = ("stage2_seconds",) if training.kind == "generator" else ("stage1_seconds", "stage2_seconds")
+    learned = 0 if training.kind == "features" else sum(facts.get(name, 0) for name in own)
+    return {
+        "row": training.row.key,
+        "kind": training.kind,
+        "seed": training.seed,
+        "commands": commands_of(plan, training),
+        "images_seen": facts["images_seen"],
+        "episodes_seen": facts.get("episodes_seen"),
+        "training_seconds": learned,
+        "evaluation_seconds": round(time.perf_counter() - began, 1),
+        "report": {**report, "model": f"runs/{training.name}", "data": plan.data},
+        "right": {str(shots): right_answers(given, joint=method.joint) for shots, given in keep.items()},
+    }
+
+
+def _left(work: list[Training], folder: Path) -> str:
+    """Say how long the work may take, by what finished trainings of the same kind took."""
+    took: dict[str, list[float]] = {}
+    for path in result_file(folder, "").parent.glob("*.json"):
+        words = read_json(path)
+        took.setdefault(words["kind"], []).append(words["training_seconds"] + words["evaluation_seconds"])
+    if not took:
+        return ""
+    each = {kind: sum(seconds) / len(seconds) for kind, seconds in took.items()}
+    unknown = sum(each.values()) / len(each)
+    left = sum(each.get(one.kind, unknown) for one in work if not result_file(folder, one.name).exists())
+    return f", about {left / 60:.0f} minutes left"
+
+
+def _draw(plan: Plan, data: str, folder: Path, say: Say) -> None:
+    if not (folder / TSNE).exists():
+        say("t-SNE figure")
+        words = compare_features(folder / "runs", data, folder / PICTURE, plan.rows.part)
+        write_json(folder / TSNE, words)

@@ -1,0 +1,317 @@
+"""`recollect reproduce`: from pictures to page, through kills, with nothing done twice."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from colours import SETTINGS, train_quickly, write_colours
+from pictures import tree
+from recollect.errors import ConfigError, DataError
+from recollect.evaluation.tsne import tsne_report
+from recollect.modelfile import read_header
+from recollect.reproduce import page, plan, rows
+from recollect.reproduce import run as running
+from recollect.reproduce.results import FIGURES, Place, Results, read_json, unpacked, write_json
+from recollect.training.budget import Speed
+from recollect.training.config import make_config
+from recollect.training.runfolder import RunFolder
+
+# Few enough to be quick, and one of each kind.
+FEW = ("matching", "cosine-mean", "cosine-attention", "dot-mean", "nearest-mean")
+TABLE = rows.Table("table1", "Table 1", "val", 30, tuple(row for row in rows.TABLE_1.rows if row.key in FEW))
+WISHES = {"tasks": 30, "queries": 3, "settings": SETTINGS}
+COMMITTED = sorted(
+    path.parent for path in (Path(__file__).parents[2] / "docs" / "results").glob("*/plan.json")
+)
+
+
+def few_rows(patch):
+    """Let table 1 have but few rows, and train them quickly."""
+    train_quickly(patch)
+    for module in (rows, running, page):
+        patch.setattr(module, "TABLE_1", TABLE)
+    patch.setitem(rows.TABLES, "table1", TABLE)
+
+
+@pytest.fixture(autouse=True)
+def _few_rows(monkeypatch):
+    few_rows(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory):
+    return write_colours(tmp_path_factory.mktemp("colours") / "pictures")
+
+
+def reproduced(colours, folder, said=None):
+    return running.reproduce("table1", str(colours), folder, ([] if said is None else said).append, **WISHES)
+
+
+@pytest.fixture(scope="module")
+def finished(colours, tmp_path_factory):
+    """A reproduction that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        few_rows(patch)
+        patch.setenv("RECOLLECT_CACHE", str(folder.parent / "whole-cache"))
+        torch.set_num_threads(1)
+        reproduced(colours, folder)
+    return folder
+
+
+def timeless(folder, copy):
+    """Copy what a page is made of, with all times 0, and return the page's bytes."""
+    for path in [*folder.glob("*.json"), *folder.glob("*.png"), *folder.glob("results/*.json")]:
+        there = copy / path.relative_to(folder)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, there)
+        if path.parent.name == "results":
+            words = read_json(there)
+            words |= {"training_seconds": 0, "evaluation_seconds": 0}
+            words["report"]["seconds"] = 0
+            write_json(there, words)
+    page.write_page(copy)
+    return tree(copy)
+
+
+def test_every_training_is_a_finished_run_with_its_result(finished):
+    names = [training.name for training in TABLE.trainings(1)]
+    assert sorted(path.name for path in (finished / "runs").iterdir()) == sorted(names)
+    for name in names:
+        assert read_header(finished / "runs" / name).provenance["finished"]
+        words = read_json(finished / "results" / f"{name}.json")
+        assert words["report"]["model"] == f"runs/{name}"
+        assert words["report"]["categories"] == "val"
+
+
+def test_right_answers_by_task_give_the_figures_that_evaluate_gives(finished):
+    results = Results(finished, TABLE, 1)
+    compared = 0
+    for training in results.trainings:
+        for found in results.files[training.name]["report"]["results"]:
+            for figure in FIGURES:
+                measured = results.measured(Place(training.row.key, found["shots"], figure))
+                if found[figure] is None:
+                    assert measured is None
+                else:
+                    assert round(measured.mean, 2) == pytest.approx(found[figure]["mean"], abs=0.0101)
+                    assert round(measured.ci95, 2) == pytest.approx(found[figure]["ci95"], abs=0.0101)
+                    compared += 1
+    assert compared == 2 + 6 * 4
+
+
+def test_the_table_shows_what_the_result_files_say(finished):
+    text = (finished / "table1.md").read_text(encoding="utf-8")
+    words = read_json(finished / "results" / "cosine-attention-5-shot.json")
+    novel = words["report"]["results"][0]["novel"]
+    (line,) = [
+        line for line in text.splitlines() if line.startswith("| cosine, attention | ") and "±" in line
+    ]
+    assert f"{novel['mean']:.2f} ± " in line.split(" | ")[4]
+    (line,) = [
+        line for line in text.splitlines() if line.startswith("| Matching Networks | ") and "±" in line
+    ]
+    assert line.count("–") == 4, "Base and Both of Matching Networks"
+    assert "saw 192 images" in text
+    assert str(finished) not in text
+
+
+def test_the_html_page_needs_no_other_file(finished):
+    text = (finished / "table1.html").read_text(encoding="utf-8")
+    assert 'src="data:image/png;base64,' in text
+    assert "http" not in text
+    markdown = (finished / "table1.md").read_text(encoding="utf-8")
+    assert text.count("<tr>") == markdown.count("\n|") - markdown.count("| --- |")
+
+
+def test_silhouettes_are_those_of_plot_tsne(finished, colours, tmp_path):
+    words = read_json(finished / "tsne.json")
+    own = words["silhouettes"]["as its own classifier measures"]
+    for name, row in (("cosine", "cosine-mean"), ("dot product", "dot-mean")):
+        report = tsne_report(finished / "runs" / row, str(colours), tmp_path / "one.png", part="val")
+        assert own[name] == report["silhouette"]
+        assert words["shown"] == report["shown"]
+    assert own["difference"]["mean"] == pytest.approx(own["cosine"] - own["dot product"], abs=2e-4)
+    assert (finished / "tsne.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_finished_is_not_done_again(finished, colours, tmp_path, monkeypatch):
+    before = tree(finished)
+    monkeypatch.setattr(running, "find_method", lambda name: pytest.fail("trained again"))
+    monkeypatch.setattr(running, "compare_features", lambda *words: pytest.fail("drawn again"))
+    monkeypatch.setattr(plan, "load_data", lambda *words: pytest.fail("decided again"))
+    said = []
+    assert reproduced(colours, finished, said) == finished / "table1.md"
+    assert said == []
+    assert tree(finished) == before
+
+
+SLOW = """
+import sys, time
+sys.path[:0] = sys.argv[3:]
+import test_reproduce as tests
+from recollect.reproduce import run
+from recollect.training import loop
+save = loop.save_checkpoint
+def slow(path, state):
+    save(path, state)
+    time.sleep(0.1)
+loop.save_checkpoint = slow
+import pytest
+tests.few_rows(pytest.MonkeyPatch())
+tests.reproduced(sys.argv[1], tests.Path(sys.argv[2]))
+"""
+
+
+def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(finished, colours, tmp_path):
+    folder = tmp_path / "killed"
+    here = Path(__file__).parent
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(colours), str(folder), str(here), str(here.parent)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    # In the middle of the training after two finished ones.
+    begun = folder / "runs" / "cosine-mean" / "stage1.checkpoint.safetensors"
+    while not begun.exists():
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = tree(folder / "results")
+    assert sorted(done) == ["matching-1-shot.json", "matching-5-shot.json"]
+    stamps = {path: path.stat().st_mtime_ns for path in folder.glob("runs/matching-*/*")}
+    said = []
+    reproduced(colours, folder, said)
+    assert said[0].startswith("[3/7] cosine-mean, about 0 minutes left")
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, "finished work was touched"
+    assert {name: tree(folder / "results")[name] for name in done} == done
+    assert timeless(folder, tmp_path / "one") == timeless(finished, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "folder", [None, *COMMITTED], ids=lambda path: "made here" if path is None else path.name
+)
+def test_a_page_is_made_of_its_result_files_and_nothing_else(folder, finished, tmp_path, monkeypatch):
+    if folder is not None:
+        monkeypatch.undo()
+    folder = folder or finished
+    names = ["plan.json", "tsne.json", "tsne.png"]
+    for name in [*names, *(f"results/{path.name}" for path in folder.glob("results/*.json"))]:
+        if (folder / name).exists():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(folder / name, tmp_path / name)
+    made = page.write_page(tmp_path)
+    for name in (made.name, made.with_suffix(".html").name):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_the_commands_on_the_page_train_the_same(finished, colours):
+    from recollect.training.config import differences
+
+    for training in TABLE.trainings(1):
+        trains, evaluates = read_json(finished / "results" / f"{training.name}.json")["commands"]
+        assert trains in (finished / "table1.md").read_text(encoding="utf-8")
+        words = shlex.split(trains)
+        assert words[:3] == ["recollect", "train", "pictures"]
+        settings = dict(words[place + 1].split("=", 1) for place, word in enumerate(words) if word == "--set")
+        ran = RunFolder(finished / "runs" / training.name).config()
+        told = make_config(
+            {}, {"data": str(colours), "seed": int(words[words.index("--seed") + 1])}, settings
+        )
+        settled = {"data_key", "device", "split", "stage1_from", "generator", "classifier", "last_relu"}
+        other = [one for one in differences(ran, told) if one.split(":")[0] not in settled]
+        assert other == []
+        assert told.stage1_from == (None if training.stage1 is None else f"runs/{training.stage1}")
+        assert f"evaluate runs/{training.name} pictures --categories val" in evaluates
+
+
+def words_of(settings):
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.mark.parametrize(("what", "made"), [("table1", "table1.md"), ("figure-tsne", "tsne.png")])
+def test_the_command_goes_on_with_what_is_there(what, made, finished, colours, run, monkeypatch):
+    monkeypatch.setattr(running, "find_method", lambda name: pytest.fail("trained again"))
+    options = ("--out", finished, "--tasks", 30, "--queries", 3, *words_of(SETTINGS))
+    code, out, err = run("reproduce", what, colours, *options)
+    assert (code, out, err) == (0, f"{finished / made}\n", "")
+    code, out, _ = run("reproduce", what, colours, *options, "--json")
+    assert json.loads(out) == {"made": str(finished / made), "folder": str(finished)}
+
+
+def test_a_wrong_call_is_refused_before_anything_is_written(refused, tmp_path, colours):
+    out = ("--out", tmp_path / "new")
+    assert "nowhere" in refused("reproduce", "table1", tmp_path / "nowhere", *out)
+    assert "table9" in refused("reproduce", "table9", colours, *out)
+    assert "reserves no validation" in refused("reproduce", "table1", colours, *out)
+    told = refused("reproduce", "table1", colours, *out, *words_of(SETTINGS))
+    assert "needs 20 for 5 shots + 15 queries" in told
+
+
+def test_another_reproduction_in_the_same_folder_is_refused(finished, colours):
+    before = tree(finished)
+    with pytest.raises(ConfigError, match="tasks: 30 → 40"):
+        running.reproduce("table1", str(colours), finished, print, **{**WISHES, "tasks": 40})
+    assert tree(finished) == before
+
+
+def test_minutes_decide_the_images_once(colours, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "measure", lambda *words: Speed(stage1_step=1.0, stage2_step=0.5, picture=0.0))
+    made = plan.make_plan(tmp_path, "table1", str(colours), minutes=2, **WISHES)
+    # Four extractors of 8 steps and two generators of 4 half seconds: 36 s; 0.9 · 120 s are three times that.
+    assert made.decided == {"stage1.steps": "24", "stage2.steps": "12"}
+    assert made.images == 24 * 24
+    plan.keep_plan(tmp_path, made)
+    monkeypatch.setattr(plan, "measure", lambda *words: pytest.fail("measured again"))
+    assert plan.make_plan(tmp_path, "table1", str(colours), minutes=2, **WISHES) == made
+    assert plan.read_plan(tmp_path) == made
+
+
+def test_too_few_minutes_are_refused_with_how_many_it_takes(colours, tmp_path):
+    with pytest.raises(ConfigError, match=r"take \d+ minutes, of which \d+ cannot be saved"):
+        plan.make_plan(tmp_path / "new", "table1", str(colours), minutes=1e-4, **WISHES)
+    assert not (tmp_path / "new").exists()
+
+
+def test_data_without_reserved_categories_is_refused(colours, tmp_path):
+    settings = {key: value for key, value in SETTINGS.items() if key != "split"}
+    with pytest.raises(DataError, match="--set split="):
+        plan.make_plan(tmp_path / "new", "table1", str(colours), **{**WISHES, "settings": settings})
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_paper_s_numbers_stand_beside_ours_on_its_own_data_alone(finished, tmp_path):
+    assert "(74.92)" not in (finished / "table1.md").read_text(encoding="utf-8")
+    timeless(finished, tmp_path)
+    words = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    write_json(tmp_path / "plan.json", {**words, "data": "mini-imagenet:images"})
+    text = page.write_page(tmp_path).read_text(encoding="utf-8")
+    (line,) = [
+        line for line in text.splitlines() if line.startswith("| cosine, attention | ") and "±" in line
+    ]
+    cells = line.strip("| ").split(" | ")
+    assert [cell.split(" ")[-1] for cell in cells[1:]] == [
+        "(58.55)", "(70.73)", "(50.50)", "(74.92)", "(70.88)", "(60.50)",
+    ]  # fmt: skip
+
+
+def test_seeds_are_averaged_task_by_task(finished, tmp_path):
+    timeless(finished, tmp_path)
+    first = tmp_path / "results" / "cosine-mean.json"
+    words = read_json(first)
+    other = json.loads(json.dumps(words))
+    other["right"]["1"]["novel"] = words["right"]["1"]["both"]
+    write_json(tmp_path / "results" / "cosine-mean-seed-1.json", other)
+    found = Results(tmp_path, TABLE, 2).shares(Place("cosine-mean", 1, "novel"))
+    one, two = (unpacked(some["right"]["1"]["novel"]) / 15 * 100 for some in (words, other))
+    assert found == pytest.approx((one + two) / 2)
+    assert Results(tmp_path, TABLE, 3).shares(Place("cosine-mean", 1, "novel")) is None
