@@ -8,6 +8,7 @@ import torch
 from recollect.model.model import Model
 from recollect.training import stage2
 from recollect.training.config import Config, StageTwo
+from recollect.training.episodes import drop_out
 from recollect.training.stage2 import EpisodicTraining, make_views
 
 CLASSIFIERS = ["cosine", "dot"]
@@ -99,6 +100,19 @@ def test_dropout_empties_features_of_examples_and_queries_and_stretches_the_rest
     assert kept.float().mean(dim=(0, 2)).sub(0.5).abs().max() < 0.3  # of every example and query
     assert torch.equal(dropped, again)
     assert not torch.equal(dropped, other)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.5, 0.9])
+def test_dropout_takes_its_share_and_keeps_the_mean(share):
+    torch.manual_seed(0)
+    values = torch.full((300, 301), 2.0)
+    found = drop_out(values, share)
+    assert (found == 0).float().mean().item() == pytest.approx(share, abs=0.01)
+    assert found.mean().item() == pytest.approx(2, rel=0.03)
+    assert len(found.unique()) <= 2
+    dropped = (found == 0).float()
+    assert dropped.mean(0).std() < 0.05  # no place is dropped more often than another
+    assert not share or not torch.equal(found, drop_out(values, share))
 
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS)

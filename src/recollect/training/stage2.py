@@ -9,7 +9,6 @@ import threading
 from dataclasses import replace
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from recollect.data.features import augmented_views
 from recollect.data.splits import Split
@@ -17,7 +16,7 @@ from recollect.data.tasks import TaskSampler, TaskShape
 from recollect.errors import ConfigError, DataError, Stopped
 from recollect.model.model import Model
 from recollect.training.config import Config
-from recollect.training.episodes import Episodes, episode_loss, pictures_of
+from recollect.training.episodes import Episodes, drop_out, episode_loss, pictures_of
 from recollect.training.loop import Stage
 from recollect.training.selection import Judgement
 from recollect.training.stage1 import augmentation
@@ -53,7 +52,7 @@ class EpisodicTraining(Stage):
         tasks, views, shots = self.episodes[step]
         rows = (views * self.pictures + pictures_of(tasks)).to(self.views.device)
         features = self.views.index_select(0, rows.flatten()).view(*rows.shape, -1).float()
-        return episode_loss(self.model, tasks, F.dropout(features, self.dropout), shots)
+        return episode_loss(self.model, tasks, drop_out(features, self.dropout), shots)
 
     def judge(self) -> dict[str, float]:
         """Return validation figures with the generator as it is now."""
