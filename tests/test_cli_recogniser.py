@@ -295,6 +295,26 @@ def test_a_picture_whose_name_is_no_text(taught, tmp_path, run):
         assert (code, err) == (0, "")
         assert said.encode()
         assert "\x1b" not in said
+        if words:
+            assert json.loads(said)["predictions"][0]["picture"] == strange
+        else:
+            assert "\\udcff\\x1b[31m.png" in said
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("words", [("--json",), ()], ids=["json", "table"])
+def test_a_model_whose_path_is_no_text_in_any_encoding(model, encoding, words):
+    strange = os.fsdecode(os.fsencode(model) + b"/b\xffd \xc3\xa9")
+    shutil.copy(model / "model.safetensors", strange)
+    done = subprocess.run(
+        [sys.executable, "-m", "recollect.cli", "info", strange, *words],
+        env={**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    said = done.stdout.decode(encoding)
+    assert json.loads(said)["file"] == strange if words else "\\udcffd" in said
 
 
 def test_many_pictures_are_answered_batch_by_batch(taught, tmp_path, answer, monkeypatch):
@@ -460,6 +480,10 @@ def test_a_full_disk_teaches_nothing_of_a_folder(taught, answer, run, tmp_path):
 )
 def test_wrong_calls(model, photos, refused, words):
     refused(*(word.replace("MODEL", str(model)).replace("PHOTOS", str(photos)) for word in words))
+
+
+def test_a_message_quotes_a_path_as_it_is(model, refused, tmp_path):
+    assert f"{tmp_path}/two  spaces" in refused("predict", model, tmp_path / "two  spaces.png")
 
 
 def test_choosing_among_taught_categories_where_there_are_none(model, photos, refused):
