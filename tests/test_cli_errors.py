@@ -9,11 +9,13 @@ import sys
 
 import pytest
 import torch
+import typer
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+import recollect
 from pictures import disk_room, tree, write_folder, write_picture
-from recollect import storage
+from recollect import cli, storage
 from recollect.modelfile import save_model
 
 COUNTS = {"ant": 13, "bee": 13, "cat": 13, "dog": 13, "emu": 9, "okapi": 4}
@@ -512,3 +514,17 @@ def test_a_bug_is_shown_as_it_is(run, monkeypatch, zoo, out):
     monkeypatch.setattr("recollect.training.train.load_data", broken)
     with pytest.raises(ZeroDivisionError, match="a bug"):
         run(*train(zoo, out))
+
+
+def commands(group, *before):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *before, name)
+        else:
+            yield (*before, name)
+
+
+@pytest.mark.parametrize("words", [(), *commands(typer.main.get_command(cli.app))], ids=" ".join)
+def test_every_command_tells_the_version(run, words):
+    assert run(*words, "--version") == (0, f"{recollect.__version__}\n", "")
+    assert "--version" in run(*words, "--help")[1]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -13,7 +14,7 @@ from PIL import Image
 
 from pictures import disk_room, pixels_of, tree, write_folder, write_picture
 from recollect import Recognizer, answers
-from recollect.modelfile import FORMAT, save_model
+from recollect.modelfile import save_model
 from recollect.recognizer import Prediction
 from recollect.store.sqlite import SqliteStore
 
@@ -294,6 +295,26 @@ def test_a_picture_whose_name_is_no_text(taught, tmp_path, run):
         assert (code, err) == (0, "")
         assert said.encode()
         assert "\x1b" not in said
+        if words:
+            assert json.loads(said)["predictions"][0]["picture"] == strange
+        else:
+            assert "\\udcff\\x1b[31m.png" in said
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("words", [("--json",), ()], ids=["json", "table"])
+def test_a_model_whose_path_is_no_text_in_any_encoding(model, encoding, words):
+    strange = os.fsdecode(os.fsencode(model) + b"/b\xffd \xc3\xa9")
+    shutil.copy(model / "model.safetensors", strange)
+    done = subprocess.run(
+        [sys.executable, "-m", "recollect.cli", "info", strange, *words],
+        env={**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    said = done.stdout.decode(encoding)
+    assert json.loads(said)["file"] == strange if words else "\\udcffd" in said
 
 
 def test_many_pictures_are_answered_batch_by_batch(taught, tmp_path, answer, monkeypatch):
@@ -461,6 +482,10 @@ def test_wrong_calls(model, photos, refused, words):
     refused(*(word.replace("MODEL", str(model)).replace("PHOTOS", str(photos)) for word in words))
 
 
+def test_a_message_quotes_a_path_as_it_is(model, refused, tmp_path):
+    assert f"{tmp_path}/two  spaces" in refused("predict", model, tmp_path / "two  spaces.png")
+
+
 def test_choosing_among_taught_categories_where_there_are_none(model, photos, refused):
     assert "teach some first" in refused("predict", model, photos / "okapi", "--among", "novel")
 
@@ -488,7 +513,7 @@ def test_a_model_that_cannot_be_used(model, command, refused, tmp_path):
     for content in (whole[:-10], whole[:5], b"", whole.replace(b'"recollect"', b'"recollekt"', 1)):
         path.write_bytes(content)
         assert "model.safetensors" in refused(*command(model))
-    path.write_bytes(whole.replace(rb"{\"format\":%d" % FORMAT, rb"{\"format\":9", 1))
+    path.write_bytes(re.sub(rb'(?<={\\"format\\":)\d', b"9", whole, count=1))
     assert "this version reads formats up to" in refused(*command(model))
 
 

@@ -70,13 +70,18 @@ def test_other_faults_of_the_disk_are_told_in_its_own_words(old):
     assert tree(old.parent) == {"notes.txt": b"old"}
 
 
-def test_files_get_the_permissions_that_a_plain_write_would_give(tmp_path):
+def test_files_and_folders_get_the_permissions_that_plain_ones_would(tmp_path, monkeypatch):
     mask = os.umask(0o027)
+    monkeypatch.setattr(storage.os, "umask", None)  # it is the whole process's: other threads write too
     try:
         write_text(tmp_path / "a", "")
+        with replacing_folder(tmp_path / "b"):
+            pass
     finally:
+        monkeypatch.undo()
         os.umask(mask)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o750
 
 
 def test_a_folder_appears_whole(tmp_path):

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from recollect.errors import one_line
 from recollect.progress import bar
 from recollect.recognizer import Among, Recognizer
 
@@ -41,9 +42,8 @@ def predict_report(
         told: list[dict[str, Any]] = [
             {"category": one.category, "probability": one.probability, "origin": one.origin} for one in given
         ]
-        name = str(picture).encode(errors="replace").decode()  # a file's name may be no text
         nameless = told[0]["origin"] == "unknown"
-        predictions.append({"picture": name, "unknown": nameless, "answers": told})
+        predictions.append({"picture": str(picture), "unknown": nameless, "answers": told})
     return {"model": str(model), "predictions": predictions}
 
 
@@ -52,7 +52,7 @@ def predict_table(report: dict[str, Any]) -> Table:
     predictions = report["predictions"]
     table = Table(header_style="")
     if len(predictions) == 1:
-        table.title, table.title_justify = Text(printable(predictions[0]["picture"])), "left"
+        table.title, table.title_justify = Text(one_line(predictions[0]["picture"])), "left"
         table.add_column("category")
         _add_probability(table)
         table.add_column("origin")
@@ -67,8 +67,8 @@ def predict_table(report: dict[str, Any]) -> Table:
     for one in predictions:
         first, *others = one["answers"]
         then = ", ".join(f"{other['category']} {percent(other['probability'])}" for other in others[:2])
-        name = Text(printable(one["picture"]))
-        table.add_row(name, _name(first), *_probability(first), first["origin"], Text(printable(then)))
+        name = Text(one_line(one["picture"]))
+        table.add_row(name, _name(first), *_probability(first), first["origin"], Text(one_line(then)))
     return table
 
 
@@ -83,22 +83,13 @@ def percent(probability: float) -> str:
     return ">99 %" if probability >= 0.995 else f"{100 * probability:.0f} %"
 
 
-def printable(text: str) -> str:
-    r"""Return a text without characters that would command a terminal.
-
-    >>> printable("a\x1b[31mb")
-    'a�[31mb'
-    """
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
 def _add_probability(table: Table) -> None:
     table.add_column("probability", min_width=_BAR)
     table.add_column("", justify="right")
 
 
 def _name(answer: dict[str, Any]) -> Text:
-    return Text(printable(answer["category"]), style=COLOURS[answer["origin"]])
+    return Text(one_line(answer["category"]), style=COLOURS[answer["origin"]])
 
 
 def _probability(answer: dict[str, Any]) -> tuple[Text, str]:

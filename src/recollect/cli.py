@@ -1,5 +1,6 @@
 """The command line: parses, calls, prints. Heavy imports stand in the commands that need them."""
 
+import io
 import json
 import logging
 import os
@@ -14,7 +15,16 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from recollect.errors import RecollectError, Stopped
+from recollect.errors import RecollectError, Stopped, one_line
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        import recollect
+
+        typer.echo(recollect.__version__)
+        raise typer.Exit
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,6 +45,9 @@ def _png(path: Path | None) -> Path | None:
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+]
 CacheGb = Annotated[
     float | None,
     typer.Option(
@@ -108,23 +121,14 @@ def main() -> None:
         # typer's own errors for a wrong call; which module they come from depends on its version.
         if not hasattr(error, "format_message"):
             raise
-        _end(f"{error.format_message()} (recollect {' '.join(sys.argv[1:2])} --help tells more)", 2)
+        message = one_line(" ".join(error.format_message().split()))  # which is wrapped to several lines
+        _end(f"{message} (recollect {' '.join(sys.argv[1:2])} --help tells more)", 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _end(message: str, code: int) -> NoReturn:
-    line = " ".join(message.split())
-    line = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
-    sys.stderr.write(f"recollect: {line}\n")
+    sys.stderr.write(f"recollect: {message}\n")
     sys.exit(code)
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        import recollect
-
-        typer.echo(recollect.__version__)
-        raise typer.Exit
 
 
 def _set_quiet(quiet: bool) -> None:
@@ -136,8 +140,11 @@ def _set_quiet(quiet: bool) -> None:
 
 def _print(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], Any]) -> None:
     """Print a result as JSON, or whatever `show` makes of it."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what cannot be encoded is escaped
+        sys.stdout.reconfigure(errors="backslashreplace")
     if as_json:
-        typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
+        sys.stdout.write(_json(result, sys.stdout.encoding or "utf-8"))
+        sys.stdout.flush()
         return
     shown = show(result)
     if isinstance(shown, str):
@@ -148,14 +155,19 @@ def _print(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]
     Console(width=None if sys.stdout.isatty() else 140).print(shown)
 
 
+def _json(result: dict[str, Any], encoding: str = "utf-8") -> str:
+    """Return JSON that can be encoded: a path may hold what is no text, and a terminal know few letters."""
+    text = json.dumps(result, indent=1, ensure_ascii=False)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = json.dumps(result, indent=1)
+    return f"{text}\n"
+
+
 @app.callback()
-def recollect(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
+def recollect(_version: Version = False) -> None:
     """Learn image categories from many pictures, then add new ones from one to five, without forgetting."""
-    del version
 
 
 @app.command()
@@ -166,6 +178,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Train on built-in characters, add new ones from one picture each, and show what happened."""
     _set_quiet(quiet)
@@ -224,6 +237,7 @@ def train(
     cache_gb: CacheGb = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Train a recogniser on the categories of DATA."""
     _set_quiet(quiet)
@@ -279,6 +293,7 @@ def evaluate(
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Measure a model on few-shot tasks: novel, base and joint accuracy, each with its interval."""
     _set_quiet(quiet)
@@ -309,7 +324,7 @@ def evaluate(
     )
     _print(report, json_, evaluation_table)
     if out is not None:
-        write_text(out, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        write_text(out, _json(report))
     if plot is not None and kept is not None:
         from recollect.evaluation.curves import joint_figure
         from recollect.evaluation.plots import save_figure
@@ -329,6 +344,7 @@ def tsne(
     cache_gb: CacheGb = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Draw features of categories unseen in training on a plane, one colour each (t-SNE)."""
     _set_quiet(quiet)
@@ -355,6 +371,7 @@ def check(
     store: StoreUrl = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Measure a model on your own labelled pictures: the accuracy for each category."""
     _set_quiet(quiet)
@@ -376,6 +393,7 @@ def info(
     model: ModelPath,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Say what a model file is and where it comes from."""
     _set_quiet(quiet)
@@ -400,6 +418,7 @@ def teach(
     store: StoreUrl = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Add a category from one or a few pictures, or more pictures to one taught before."""
     _set_quiet(quiet)
@@ -418,6 +437,7 @@ def forget(
     store: StoreUrl = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Remove a taught category."""
     _set_quiet(quiet)
@@ -434,6 +454,7 @@ def rename(
     store: StoreUrl = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Give a taught category another name."""
     _set_quiet(quiet)
@@ -449,6 +470,7 @@ def categories(
     store: StoreUrl = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """List what a model knows: taught categories, then base ones."""
     _set_quiet(quiet)
@@ -474,6 +496,7 @@ def predict(
     store: StoreUrl = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Say what pictures show."""
     _set_quiet(quiet)

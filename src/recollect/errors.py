@@ -4,6 +4,8 @@ The command line turns any :class:`RecollectError` into one line and exit code 2
 exception is a bug and is shown as it is.
 """
 
+JOINERS = "\u200c\u200d"  # unseen, but Persian is spelled with them, and emoji are joined by them
+
 
 def one_line(text: object) -> str:
     r"""Return a text with control characters escaped: a name from outside cannot break or forge a line.
@@ -12,7 +14,8 @@ def one_line(text: object) -> str:
     a\nb\x1b[31m
     """
     return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text)
+        letter if letter.isprintable() or letter in JOINERS else letter.encode("unicode_escape").decode()
+        for letter in str(text)
     )
 
 

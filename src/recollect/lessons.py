@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from recollect.answers import printable
 from recollect.backends import Backend
 from recollect.bundle import unpack
-from recollect.errors import DataError, PictureError, RecollectError, StoreError
+from recollect.errors import DataError, PictureError, RecollectError, StoreError, one_line
 from recollect.images import PICTURE_SUFFIXES
 from recollect.modelfile import find_model, read_header, read_taught
 from recollect.progress import track
@@ -156,7 +155,7 @@ def categories_table(report: dict[str, Any], *, everything: bool = False) -> Tab
     table.add_column("examples", justify="right")
     for row in shown:
         examples = "" if row["examples"] is None else str(row["examples"])
-        table.add_row(str(row["id"]), Text(printable(row["name"])), row["origin"], examples)
+        table.add_row(str(row["id"]), Text(one_line(row["name"])), row["origin"], examples)
     return table
 
 

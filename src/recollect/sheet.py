@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from recollect.answers import percent, printable
+from recollect.answers import percent
+from recollect.errors import one_line
 from recollect.images import thumbnail
 from recollect.progress import track
 from recollect.storage import replacing_file
@@ -153,7 +154,7 @@ def _name(path: str) -> str:
 
 def _cut(text: str, font: ImageFont.FreeTypeFont, room: float) -> str:
     """Return a text, or as much of it as there is room for."""
-    text = printable(text)
+    text = one_line(text)
     if font.getlength(text) <= room:
         return text
     kept = len(text)

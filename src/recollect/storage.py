@@ -2,8 +2,8 @@
 
 import errno
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,14 +39,12 @@ def replacing_file(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; when the block succeeds, it becomes `path`, on disk, at once."""
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
-        part = Path(name)
+        part = _part(path)
+        part.touch(exist_ok=False)
         try:
             yield part
             with part.open("rb+") as file:
                 os.fsync(file.fileno())
-            part.chmod(0o666 & ~_umask())
             part.replace(path)
             _sync_folder(path.parent)
         finally:
@@ -62,10 +60,10 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(path)
-        part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+        part = _part(path)
+        part.mkdir()
         try:
             yield part
-            part.chmod(0o777 & ~_umask())
             try:
                 part.rename(path)
             except OSError as error:
@@ -114,10 +112,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recollect"
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _part(path: Path) -> Path:
+    """Return a name beside `path` that nobody else has."""
+    return path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
 
 
 def _sync_folder(folder: Path) -> None:

@@ -338,18 +338,41 @@ def test_files_are_read_in_another_process_from_a_pickle_and_after_a_fork(photos
         assert content == copy.read(name) == files.read(name) == (photos / name).read_bytes()
 
 
-def test_a_compressed_tar_is_unpacked_once_though_threads_ask_a_little_out_of_order(tmp_path, monkeypatch):
+@pytest.fixture
+def unpacked(monkeypatch):
+    """Every opening of a tar archive from now on."""
+    forward, found = tars.Forward, []
+    monkeypatch.setattr(tars, "Forward", lambda path: found.append(path) or forward(path))
+    return found
+
+
+def test_a_compressed_tar_is_unpacked_once_though_threads_ask_a_little_out_of_order(tmp_path, unpacked):
     contents = {f"cat/{number:04}.png": bytes([number % 251]) * 700 for number in range(2000)}
     files = open_files(pack(tmp_path / "photos", "tar.gz", contents.items()))
-    opened = []
-    forward = tars.Forward
-    monkeypatch.setattr(tars, "Forward", lambda path: opened.append(path) or forward(path))
     order = sorted(range(2000), key=lambda number: number + 40 * math.sin(number))
     with ThreadPoolExecutor(8) as pool:
         names = [files.names[number] for number in order]
         assert list(pool.map(files.read, names)) == [contents[name] for name in names]
-    assert len(opened) <= 3
+    assert len(unpacked) <= 3
     assert files.read(files.names[0]) == contents[files.names[0]]  # and back to the start
+
+
+def test_a_large_file_of_a_compressed_tar_that_fits_is_kept_when_it_is_passed_over(tmp_path, unpacked):
+    contents = {"cat/a.png": b"a" * (tars.AHEAD_BYTES // 2), "cat/b.png": b"b"}
+    files = open_files(pack(tmp_path / "photos", "tar.gz", contents.items()))
+    assert [files.read(name) for name in ("cat/b.png", "cat/a.png")] == [b"b", contents["cat/a.png"]]
+    assert len(unpacked) == 1
+
+
+def test_threads_that_ask_for_files_larger_than_what_is_kept_out_of_order(tmp_path, monkeypatch, unpacked):
+    contents = {f"cat/{number}.png": bytes([number]) * 5000 for number in range(5)}
+    files = open_files(pack(tmp_path / "photos", "tar.gz", contents.items()))
+    monkeypatch.setattr(tars, "AHEAD_BYTES", 1000)
+    monkeypatch.setattr(tars, "PATIENCE", 60)
+    names = sorted(contents, reverse=True)
+    with ThreadPoolExecutor(5) as pool:
+        assert list(pool.map(files.read, names)) == [contents[name] for name in names]
+    assert len(unpacked) == 1
 
 
 def test_what_is_passed_over_in_a_compressed_tar_takes_bounded_memory(tmp_path, monkeypatch):

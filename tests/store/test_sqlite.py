@@ -1,5 +1,6 @@
 """What the SQLite store promises beyond what every store does."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -85,6 +86,78 @@ def test_a_store_of_another_version(path):
         other.execute("UPDATE about SET format = 99")
     with pytest.raises(StoreError, match="another version"):
         open_store(path, OWNER)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON examples BEGIN DELETE FROM categories; END",
+        "CREATE VIEW v AS SELECT * FROM categories",
+        "ALTER TABLE categories DROP COLUMN revision",
+        "ALTER TABLE about ADD COLUMN more",
+        "DROP INDEX examples_of_category",
+        "CREATE TABLE songs (name TEXT)",
+    ],
+)
+def test_a_store_with_other_tables_is_refused_unchanged(path, change):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE])
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(change)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"taught\.sqlite was written by another version .* or altered"):
+        open_store(path, OWNER)
+    assert path.read_bytes() == before
+
+
+def test_what_sqlite_itself_adds_to_a_file_is_no_alteration(path):
+    okapi = open_store(path, OWNER).add("okapi", [EXAMPLE])
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("ANALYZE")
+        other.execute("VACUUM")
+    assert open_store(path, OWNER).categories() == [okapi]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE categories SET name = x'00ff'",
+        "UPDATE categories SET fold = x'00ff'",
+        "UPDATE categories SET revision = 'often'",
+        "UPDATE categories SET id = -1",
+        "UPDATE categories SET id = 9223372036854775807",
+        "UPDATE examples SET id = 0",
+        "UPDATE examples SET id = 9223372036854775807",
+        "UPDATE sqlite_sequence SET seq = 9223372036854775807",
+        "UPDATE sqlite_sequence SET seq = 'a'",
+    ],
+)
+def test_rows_that_no_store_of_ours_holds_are_damage(path, change):
+    open_store(path, OWNER).add("okapi", [EXAMPLE])
+    with sqlite3.connect(path) as other:
+        other.execute(change)
+    with pytest.raises(StoreError, match=r"taught\.sqlite is damaged"):
+        open_store(path, OWNER)
+
+
+@pytest.mark.parametrize("change", ["added = 'today'", "thumbnail = 'small'"])
+def test_an_example_with_other_things_in_it_is_damage(path, change):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE])
+    with sqlite3.connect(path) as other:
+        other.execute(f"UPDATE examples SET {change}")
+    with pytest.raises(StoreError, match="example 1 has no time, or a thumbnail"):
+        store.content()
+
+
+def test_terms_of_any_category_are_found(path):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE])
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA foreign_keys = OFF")
+        other.execute("UPDATE examples SET category = -1")
+    assert [id_ for id_, _ in store.terms([-1])] == [-1]
 
 
 def test_a_damaged_feature_is_told(path):

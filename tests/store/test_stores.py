@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recollect.errors import StoreError
+from recollect.errors import StoreError, one_line
 from recollect.store import Content, NewExample, Owner, fold, open_store, tidy
 
 OWNER = Owner("a model", 3)
@@ -157,10 +157,23 @@ def test_more_categories_than_are_read_at_a_time(store, monkeypatch):
     assert all(terms[0, 0] == -number for number, (_, terms) in enumerate(found))
 
 
-@pytest.mark.parametrize("name", ["", "  ", "\n", "x" * 201, "a\x00b", "a\nb"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "  ", "\n", "x" * 201, "a\x00b", "a\nb", "a\u200bb", "a\u202eb", "\u200d", "a\u200c", "\u200da"],
+)
 def test_names_that_cannot_be_used(name):
     with pytest.raises(StoreError, match="name"):
         tidy(name)
+
+
+@pytest.mark.parametrize("name", ["می\u200cخواهم", "\N{WOMAN}\u200d\N{PERSONAL COMPUTER}"])
+def test_joiners_inside_a_name_belong_to_it_but_make_no_other_one(store, name):
+    assert tidy(name) == name == one_line(name)
+    store.add(name, [example(1)])
+    bare = name.replace("\u200c", "").replace("\u200d", "")
+    assert store.find(bare).name == name
+    with pytest.raises(StoreError, match="taught already as"):
+        store.add(bare, [example(1)])
 
 
 def test_a_name_may_have_200_characters():

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recollect.data.arrays import Pixels, Rows
-from recollect.errors import DataError, PictureError, one_line
+from recollect.errors import DataError, PictureError, StorageError, one_line
 from recollect.images import read_pixels
 from recollect.model.spec import Preprocessing
 from recollect.progress import track
@@ -278,7 +278,10 @@ def _undecoded_library(source: Undecoded, key: str, *, skip_bad: bool) -> tuple[
         results = enumerate(decoded(source, "checking pictures", skip_bad=skip_bad))
         bad = {index: str(result) for index, result in results if isinstance(result, PictureError)}
         words = {"version": CACHE_VERSION, "pictures": len(source.items), "bad": list(bad.items())}
-        write_text(path, json.dumps(words))
+        try:
+            write_text(path, json.dumps(words))
+        except StorageError as error:
+            log.warning("which pictures are bad is not kept for the next time: %s", error)
     items = [item for index, item in enumerate(source.items) if index not in bad]
     about = _described(items)
     library = Library(

@@ -6,7 +6,9 @@ import io
 import lzma
 import tarfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self, cast
@@ -17,6 +19,7 @@ from recollect.errors import DataError
 BLOCK = 512
 BEFORE = 64  # files of a compressed archive that are read again with one that was passed over
 AHEAD_BYTES = 32 << 20  # kept of files that were passed over in a compressed archive
+PATIENCE = 0.1  # seconds, for somebody to ask for a file larger than that before it is passed over
 
 
 class Span(NamedTuple):
@@ -119,7 +122,8 @@ class Part(io.RawIOBase):
 class Ahead:
     """Files of a compressed tar archive, which can be read forwards only.
 
-    Threads ask for them nearly in order: a file that is passed over is kept for a while.
+    Threads ask for them nearly in order: a file that is passed over is kept for a while, and as long as
+    somebody waits for it.
     """
 
     def __init__(self, path: Path, spans: Mapping[str, Span]) -> None:
@@ -131,19 +135,31 @@ class Ahead:
         self._kept: dict[str, bytes] = {}
         self._bytes = 0
         self._lock = threading.Lock()
+        self._wanted: Counter[str] = Counter()  # how many threads wait for a file
+        self._asked = threading.Condition()
 
     def read(self, name: str) -> bytes:
         """Return the content of one file."""
-        with self._lock:
+        with self._waiting(name), self._lock:
             try:
                 while name not in self._kept:
                     self._pass(name)
             except BaseException:
                 self._archive = None
                 raise
-            content = self._kept.pop(name)
-            self._bytes -= len(content)
-            return content
+            return self._drop(name)
+
+    @contextmanager
+    def _waiting(self, name: str) -> Iterator[None]:
+        """Let the thread that reads know that this one waits for a file."""
+        with self._asked:
+            self._wanted[name] += 1
+            self._asked.notify_all()
+        try:
+            yield
+        finally:
+            with self._asked:
+                self._wanted -= Counter([name])
 
     def _pass(self, name: str) -> None:
         """Keep the next file, or the one that is asked for where it lies behind."""
@@ -152,17 +168,29 @@ class Ahead:
                 self._archive.close()
             # Threads that begin together ask in any order: what lies just before may be asked for next.
             self._archive, self._next = Forward(self._path), max(0, self._index[name] - BEFORE)
-            self._kept, self._bytes = {}, 0
         passed = self._order[self._next]
         self._next += 1
         start, size = self._spans[passed]
-        if passed != name and size > AHEAD_BYTES // 4:
+        if passed in self._kept or (size > AHEAD_BYTES and not self._comes_to_be_wanted(passed)):
             return
         self._archive.skip(start)
         self._kept[passed] = self._archive.read(size)
         self._bytes += size
-        while self._bytes > AHEAD_BYTES and len(self._kept) > 1:
-            self._bytes -= len(self._kept.pop(next(iter(self._kept))))
+        for old in list(self._kept):
+            if self._bytes <= AHEAD_BYTES:
+                break
+            if old not in self._wanted:
+                self._drop(old)
+
+    def _comes_to_be_wanted(self, name: str) -> bool:
+        """Return whether a thread waits for a file: one that should may not have come to ask yet."""
+        with self._asked:
+            return self._asked.wait_for(lambda: name in self._wanted, PATIENCE)
+
+    def _drop(self, name: str) -> bytes:
+        content = self._kept.pop(name)
+        self._bytes -= len(content)
+        return content
 
 
 def members(archive: Forward) -> Iterator[tarfile.TarInfo]:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from recollect.errors import StoreError
+from recollect.errors import JOINERS, StoreError, one_line
 
 Floats = npt.NDArray[np.float32]
 LONGEST_NAME = 200
@@ -159,19 +159,20 @@ def tidy(name: str) -> str:
         raise StoreError(
             f"the name {tidied[:20]!r}… has {len(tidied)} characters: at most {LONGEST_NAME} are allowed"
         )
-    if not tidied.isprintable():
+    if one_line(tidied) != tidied or tidied.strip(JOINERS) != tidied:
         raise StoreError(f"the name {tidied!r} holds characters that cannot be printed: leave them out")
     return tidied
 
 
 def fold(name: str) -> str:
-    """Return what two spellings of one name have in common: case and compatible forms do not count.
+    """Return what two spellings of one name have in common: case, compatible forms and joiners do not count.
 
     Such spellings are not taken for one name but refused, so that nobody teaches 'Okapi' beside 'okapi'.
 
     >>> fold("Straße") == fold("STRASSE") and fold("ｏｋａｐｉ") == fold("Okapi")
     True
     """
+    name = name.translate(dict.fromkeys(map(ord, JOINERS)))
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 

@@ -30,24 +30,36 @@ FORMAT = 1
 _APPLICATION = 0x52436C74  # marks an SQLite file as ours
 _WAIT_SECONDS = 30.0  # for other processes' transactions
 _AT_ONCE = 100  # categories whose terms are read together
-_SCHEMA = """
-CREATE TABLE about (format INTEGER NOT NULL, fingerprint TEXT NOT NULL, width INTEGER NOT NULL);
-CREATE TABLE categories (
+_SCHEMA = (
+    "CREATE TABLE about (format INTEGER NOT NULL, fingerprint TEXT NOT NULL, width INTEGER NOT NULL)",
+    """CREATE TABLE categories (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL,
     fold TEXT NOT NULL UNIQUE,
     revision INTEGER NOT NULL DEFAULT 0
-);
-CREATE TABLE examples (
+)""",
+    """CREATE TABLE examples (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     category INTEGER NOT NULL REFERENCES categories ON DELETE CASCADE,
     added REAL NOT NULL,
     term BLOB NOT NULL,
     feature BLOB NOT NULL,
     thumbnail BLOB
-);
-CREATE INDEX examples_of_category ON examples (category);
-"""
+)""",
+    "CREATE INDEX examples_of_category ON examples (category)",
+)
+_OURS = "SELECT sql FROM sqlite_master WHERE NOT (type IN ('table', 'index') AND name GLOB 'sqlite_*')"
+_LAST = 2**53  # no id is as large as this
+_WRONG = f"""
+SELECT EXISTS (
+    SELECT 1 FROM categories
+    WHERE typeof(name) <> 'text' OR typeof(fold) <> 'text' OR typeof(revision) <> 'integer' OR id < 1
+)
+OR EXISTS (SELECT 1 FROM examples WHERE id < 1)
+OR EXISTS (SELECT 1 FROM categories WHERE id >= {_LAST})
+OR EXISTS (SELECT 1 FROM examples WHERE id >= {_LAST})
+OR EXISTS (SELECT 1 FROM sqlite_sequence WHERE typeof(seq) <> 'integer' OR seq NOT BETWEEN 0 AND {_LAST - 1})
+"""  # noqa: S608 -- our own number
 _TAUGHT = """
 SELECT c.id, c.name, (SELECT COUNT(*) FROM examples WHERE category = c.id), c.revision
 FROM categories c
@@ -106,7 +118,7 @@ class SqliteStore:
                 continue
             categories = np.array([category for category, _ in rows])
             terms = self._floats([term for _, term in rows])
-            starts = np.flatnonzero(np.diff(categories, prepend=-1))
+            starts = np.flatnonzero(np.diff(categories, prepend=categories[0] - 1))
             yield from zip(categories[starts].tolist(), np.split(terms, starts[1:]), strict=True)
 
     def examples(self, category: int) -> list[Example]:
@@ -243,6 +255,12 @@ class SqliteStore:
                 raise StoreError(f"{self.path} is an SQLite file of another program: choose another --store")
             if not tables:
                 self._create()
+            # Before anything else is asked of the file: a trigger or a view would be run.
+            if sorted(str(sql) for (sql,) in connection.execute(_OURS)) != sorted(_SCHEMA):
+                raise StoreError(
+                    f"{self.path} was written by another version of recollect or altered: use that version, "
+                    "or bring back a copy"
+                )
             self._use_wal(connection)
             kept = connection.execute("SELECT format, fingerprint, width FROM about").fetchone()
         if kept is None or kept[0] != FORMAT:
@@ -252,13 +270,16 @@ class SqliteStore:
                 f"the store {self.path} belongs to another model: use that model, or choose another --store "
                 "and teach again"
             )
+        with self._told() as connection:
+            if connection.execute(_WRONG).fetchone() != (0,):
+                raise self._damaged("a name is no text, or a number is not one that was given")
 
     def _create(self) -> None:
         with self._transaction() as connection:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             if tables:  # another process was faster
                 return
-            for statement in _SCHEMA.split(";"):
+            for statement in _SCHEMA:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute(
@@ -331,8 +352,11 @@ class SqliteStore:
         return StoreError(f"the store {self.path}: {reason}")
 
     def _example(self, row: Sequence[Any]) -> Example:
-        _, feature, term, *rest = row
-        return Example(*self._floats([feature, term]), *rest)
+        _, feature, term, thumbnail, id_, added = row
+        if not isinstance(added, float) or not isinstance(thumbnail, bytes | None):
+            raise self._damaged(f"example {id_} has no time, or a thumbnail that is no picture")
+        values = self._floats([feature, term])
+        return Example(values[0], values[1], thumbnail, id_, added)
 
     def _floats(self, contents: Sequence[bytes]) -> Floats:
         """Return arrays (n, d) of the bytes that are kept of them."""
@@ -341,9 +365,11 @@ class SqliteStore:
             values = np.frombuffer(b"".join(contents), "<f4").reshape(len(contents), self.owner.width)
             if np.isfinite(values).all():
                 return values.astype(np.float32, copy=False)
-        raise StoreError(
-            f"the store {self.path} is damaged: an example is not {self.owner.width} finite numbers; "
-            "bring back a copy, or choose another --store"
+        raise self._damaged(f"an example is not {self.owner.width} finite numbers")
+
+    def _damaged(self, how: str) -> StoreError:
+        return StoreError(
+            f"the store {self.path} is damaged: {how}; bring back a copy, or choose another --store"
         )
 
 
