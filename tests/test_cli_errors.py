@@ -212,6 +212,14 @@ def test_a_folder_that_holds_a_run_is_not_written_over(refused, copied, zoo):
     assert "holds a run already: go on with --resume" in refused(*train(zoo, copied, "--split", SPLIT))
 
 
+@pytest.mark.parametrize("kind", ["", "folder:"])
+@pytest.mark.parametrize("inner", [".", "run", "aa/run"])
+def test_a_run_is_not_written_among_its_pictures(refused, zoo, kind, inner):
+    before = tree(zoo)
+    assert "lies among the pictures of" in refused(*train(f"{kind}{zoo}", zoo / inner))
+    assert tree(zoo) == before
+
+
 def test_a_resume_with_another_configuration_names_what_differs(refused, copied, zoo):
     said = refused(
         "train", zoo, "--out", copied, "--resume", "--seed", "3", "--set", "stage1.steps=9", "--shots", "2"

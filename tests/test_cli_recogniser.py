@@ -412,8 +412,8 @@ def test_folders_without_pictures(model, refused, tmp_path):
     (tmp_path / "empty").mkdir()
     write_picture(tmp_path / "deep" / "below" / "a.png")
     for folder in (tmp_path / "empty", tmp_path / "deep"):
-        assert "no pictures are right in this folder" in refused("predict", model, folder)
-        assert "no pictures are right in this folder" in refused("teach", model, "okapi", folder)
+        assert "no pictures lie directly in this folder" in refused("predict", model, folder)
+        assert "no pictures lie directly in this folder" in refused("teach", model, "okapi", folder)
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_folders_without_pictures(model, refused, tmp_path):
     [
         (lambda photos: write_picture(photos / "base-2" / "a.png"), "'base-2' is a base category already"),
         (lambda photos: (photos / "tapir" / "001.png").write_bytes(b"?"), "tapir/001.png: this is not"),
-        (lambda photos: (photos / "zebra").mkdir(), "zebra: no pictures are right in this folder"),
+        (lambda photos: (photos / "zebra").mkdir(), "zebra: no pictures lie directly in this folder"),
         (lambda photos: write_picture(photos / "loose.png"), "loose.png: a sub-folder for each category"),
         (lambda photos: write_picture(photos / "tapir" / "x" / "a.png"), "tapir/x: a sub-folder for each"),
         (lambda photos: write_picture(photos / "Okapi" / "a.png"), "'okapi' is taught already as 'Okapi'"),

@@ -126,7 +126,7 @@ def pictures_in(folder: Path) -> list[Path]:
     """Return the pictures right in a folder, in the order of their names."""
     found = [path for path in _visible(folder) if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()]
     if not found:
-        raise PictureError(f"{folder}: no pictures are right in this folder. Name one that holds some")
+        raise PictureError(f"{folder}: no pictures lie directly in this folder: name one that holds some")
     return found
 
 

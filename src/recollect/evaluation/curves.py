@@ -59,7 +59,7 @@ def draw_joint_curves(axes: Axes, results: list[dict[str, Any]], answers: Mappin
     axes.set_xlabel("novel queries right among all categories", fontsize=11)
     axes.set_ylabel("base queries right among all categories", fontsize=11)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(decimals=0))
+        axis.set_major_formatter(PercentFormatter())
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,6 +1,7 @@
 """A whole training: from a configuration to `model.safetensors` in a run folder."""
 
 import logging
+import os
 import platform
 import threading
 import time
@@ -65,6 +66,7 @@ def train(
         folder.require_same(config)
     else:
         folder.require_new()
+        _require_apart(config.data, out)
     machine.find_device(config.device)  # what is wrong here is said before pictures are decoded
     build_extractor(config.extractor, size=config.size or 224)
     split = load_data(
@@ -93,6 +95,15 @@ def train(
             return
         with stop_on_signals() as stop:
             learn(config, split, folder, stop)
+
+
+def _require_apart(data: str, out: Path) -> None:
+    """Refuse to write a run among the pictures that it is trained on."""
+    for place in (data, data.partition(":")[2]):
+        if place and os.path.isdir(place):  # noqa: PTH112 -- never raises
+            inner, outer = Path(os.path.realpath(out)), Path(os.path.realpath(place))
+            if inner.is_relative_to(outer) and outer != Path.cwd():
+                raise ConfigError(f"--out {out} lies among the pictures of {place}: choose another folder")
 
 
 def resolve(config: Config, split: Split) -> Config:
