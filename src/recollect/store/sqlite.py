@@ -267,8 +267,8 @@ class SqliteStore:
             raise StoreError(f"{self.path} was written by another version of recollect: use that version")
         if kept[1:] != (self.owner.fingerprint, self.owner.width):
             raise StoreError(
-                f"the store {self.path} belongs to another model, or to an earlier state of this one: use that "
-                "model, or move the file away or choose another --store, and teach again"
+                f"the store {self.path} belongs to another model, or to an earlier state of this one: use "
+                "that model, or move the file away or choose another --store, and teach again"
             )
         with self._told() as connection:
             if connection.execute(_WRONG).fetchone() != (0,):
