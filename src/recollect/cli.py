@@ -535,6 +535,7 @@ def reproduce(
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,
+    _version: Version = False,
 ) -> None:
     """Train, measure and compare what the paper does, and write a page; goes on where it was stopped."""
     _set_quiet(quiet)
