@@ -10,6 +10,7 @@ learning.main()
 recogniser.main()
 with tempfile.TemporaryDirectory() as name:
     os.environ["RECOLLECT_CACHE"] = f"{name}/cache"
-    pixels = memory.write_release(Path(name))
-    memory.main(Path(name), pixels)
-    learning.large_pictures(f"mini-imagenet:{name}")
+    release = Path(name) / "release"
+    pixels = memory.write_release(release)
+    memory.main(release, Path(name) / "runs", pixels)
+    learning.large_pictures(f"mini-imagenet:{release}")

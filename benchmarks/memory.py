@@ -14,6 +14,7 @@ PICTURES, SIZE = 600, 84
 def write_release(folder: Path) -> int:
     """Write random pixels in the layout of mini-ImageNet's cached pickles; return their bytes."""
     rng = np.random.default_rng(0)
+    folder.mkdir()
     total = 0
     for part, count in CATEGORIES.items():
         pixels = rng.integers(0, 256, (count * PICTURES, SIZE, SIZE, 3), dtype=np.uint8)
@@ -34,14 +35,14 @@ def peak_of(*command: str) -> int:
     return int(done.stdout) << (0 if sys.platform == "darwin" else 10)  # macOS counts bytes, Linux KiB
 
 
-def main(folder: Path, pixels: int) -> None:
+def main(release: Path, runs: Path, pixels: int) -> None:
     """Train both stages for a few steps and compare the peak with the bytes of the pixel array."""
     short = ["--set", "stage1.steps=10", "--set", "stage1.evaluations=1"]
     short += ["--set", "stage2.steps=20", "--set", "stage2.evaluations=1", "--quiet"]
     for number, when in enumerate(("with the pickles read", "with the pictures cached")):
         peak = peak_of(
-            sys.executable, "-m", "recollect.cli", "train", f"mini-imagenet:{folder}",
-            "--preset", "mini-imagenet-c64f", *short, "--out", str(folder / f"run{number}"),
+            sys.executable, "-m", "recollect.cli", "train", f"mini-imagenet:{release}",
+            "--preset", "mini-imagenet-c64f", *short, "--out", str(runs / str(number)),
         )  # fmt: skip
         print(
             f"peak memory of a training as large as mini-ImageNet, {when}: {peak / 1e9:.2f} GB, "
