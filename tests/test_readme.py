@@ -115,6 +115,16 @@ def test_the_answers_in_the_results_were_written_by_the_benchmark():
         assert f"| {label} | {report['unknown'][name]['mean']:.1f} |" in told
 
 
+@pytest.mark.parametrize("name", ["omniglot", "omniglot-20"])
+def test_the_results_on_omniglot_were_written_by_a_command(name):
+    report = json.loads((RESULTS / "omniglot-c64f" / f"{name}.json").read_text(encoding="utf-8"))
+    assert (report["model"], report["categories"], report["tasks"]) == ("runs/omniglot", "test", 600)
+    for result in report["results"]:
+        cells = [cell(result[figure]) for figure in ("novel", "base", "both")]
+        line = f"| {report['ways']}, {result['shots']} | {' | '.join(cells)} |"
+        assert line in (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_demonstration_shows_what_it_should():
     result = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))
     one_shot = {row["generator"]: row for row in result["generators"] if row["shots"] == 1}
