@@ -1,5 +1,6 @@
 """The commands teach, forget, rename, categories and predict, on a model and pictures of its own."""
 
+import gc
 import json
 import os
 import re
@@ -207,6 +208,7 @@ def test_what_may_only_be_read_is_read(taught, photos, answer, run):
 def test_a_saved_recogniser_brings_its_categories_along(taught, photos, answer, refused, tmp_path):
     saved = tmp_path / "elsewhere" / "zoo.safetensors"
     Recognizer.load(taught, taught / "taught.sqlite").save(saved)
+    gc.collect()  # the store is closed with its last recogniser
     assert names(answer, saved) == ["okapi", "tapir"]
     for words in (("forget", saved, "yeti"), ("rename", saved, "okapi", "tapir")):
         refused(*words)
