@@ -208,7 +208,7 @@ def test_what_may_only_be_read_is_read(taught, photos, answer, run):
 def test_a_saved_recogniser_brings_its_categories_along(taught, photos, answer, refused, tmp_path):
     saved = tmp_path / "elsewhere" / "zoo.safetensors"
     Recognizer.load(taught, taught / "taught.sqlite").save(saved)
-    gc.collect()  # the store is closed with its last recogniser
+    gc.collect()  # Python closes a connection to SQLite when it collects it
     assert names(answer, saved) == ["okapi", "tapir"]
     for words in (("forget", saved, "yeti"), ("rename", saved, "okapi", "tapir")):
         refused(*words)

@@ -60,11 +60,11 @@ def teach(
         rehearsal.teach(name, pictures, thumbnails=thumbnails)
     with _opened(model, backend, path) as opened:
         kept = opened.add_all({name: rehearsal.examples(name) for name in lessons})
-    base, attentive = len(backend.base_vectors), backend.header.spec.generator == "attention"
+    attentive = backend.header.spec.generator == "attention"
     # Not read again from the store: another process may have renamed or forgotten them since.
     taught = [
         {
-            "id": base + one.id - 1,
+            "id": rehearsal.category(one).id,
             "name": one.name,
             "added": len(lessons[one.name]),
             "examples": one.examples,

@@ -61,7 +61,7 @@ class Recognizer:
         self._taught: dict[int, Taught] = {}
         self._columns: list[Taught] | None = []  # the taught categories in the order of their scores
         self._vectors = VectorTable(width)
-        self._seen: object = self  # no state of any store
+        self._seen: object = object()  # no state of any store
         self._lock = threading.RLock()
 
     @classmethod
@@ -90,7 +90,7 @@ class Recognizer:
         with self._lock:
             self._look()
             base = [Category(k, name, "base", None) for k, name in enumerate(self._spec.categories)]
-            return [*base, *map(self._category, self._in_order())]
+            return [*base, *map(self.category, self._in_order())]
 
     def teach(
         self, name: str, pictures: Picture | Sequence[Picture], *, thumbnails: bool = False
@@ -108,7 +108,7 @@ class Recognizer:
         with self._lock:
             taught = self._store.add(name, examples)
             self._learn([taught])
-            return self._category(taught)
+            return self.category(taught)
 
     def forget(self, name: str) -> None:
         """Remove a taught category."""
@@ -285,7 +285,8 @@ class Recognizer:
         hint = f"it is spelled '{found.name}'" if found else f"taught are: {known}"
         raise RecollectError(f"no category called '{name}' was taught; {hint}")
 
-    def _category(self, taught: Taught) -> Category:
+    def category(self, taught: Taught) -> Category:
+        """Return a taught category of the store as `categories` lists it: its ids follow the base ones."""
         return Category(len(self._spec.categories) + taught.id - 1, taught.name, "novel", taught.examples)
 
     def _view(self, vectors: Floats) -> Floats:

@@ -242,8 +242,9 @@ def evaluation_report(
     """Evaluate a model file on the data it was trained on: the report of `recollect evaluate`."""
     began = time.perf_counter()
     by = by or PaperScorer()
-    if read_header(model).method != by.name:
-        raise ModelError(f"{model} is a model of the method {read_header(model).method}, not {by.name}")
+    method = read_header(model).method
+    if method != by.name:
+        raise ModelError(f"{model} is a model of the method {method}, not {by.name}")
     loaded, split, warnings = load_trained(model, data, cache_gb)
     results = evaluate(
         loaded,

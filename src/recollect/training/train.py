@@ -102,6 +102,7 @@ def _require_apart(data: str, out: Path) -> None:
     for place in (data, data.partition(":")[2]):
         if place and os.path.isdir(place):  # noqa: PTH112 -- never raises
             inner, outer = Path(os.path.realpath(out)), Path(os.path.realpath(place))
+            # Where the working folder itself holds the pictures, the default place of runs lies in it.
             if inner.is_relative_to(outer) and outer != Path.cwd():
                 raise ConfigError(f"--out {out} lies among the pictures of {place}: choose another folder")
 
