@@ -15,12 +15,13 @@ import torch
 
 from colours import SETTINGS, train_quickly, write_colours
 from pictures import tree
-from recollect.errors import ConfigError, DataError
+from recollect.errors import ConfigError, DataError, Stopped
 from recollect.evaluation.tsne import tsne_report
+from recollect.methods import find_method
 from recollect.modelfile import read_header
 from recollect.reproduce import page, plan, rows
 from recollect.reproduce import run as running
-from recollect.reproduce.results import FIGURES, Place, Results, read_json, unpacked, write_json
+from recollect.reproduce.results import FIGURES, Place, Results, packed, read_json, unpacked, write_json
 from recollect.training.budget import Speed
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
@@ -29,9 +30,7 @@ from recollect.training.runfolder import RunFolder
 FEW = ("matching", "cosine-mean", "cosine-attention", "dot-mean", "nearest-mean")
 TABLE = rows.Table("table1", "Table 1", "val", 30, tuple(row for row in rows.TABLE_1.rows if row.key in FEW))
 WISHES = {"tasks": 30, "queries": 3, "settings": SETTINGS}
-COMMITTED = sorted(
-    path.parent for path in (Path(__file__).parents[2] / "docs" / "results").glob("*/plan.json")
-)
+COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "table1-cifar-fs-c64f"
 
 
 def few_rows(patch):
@@ -135,7 +134,7 @@ def test_the_html_page_needs_no_other_file(finished):
 
 def test_silhouettes_are_those_of_plot_tsne(finished, colours, tmp_path):
     words = read_json(finished / "tsne.json")
-    own = words["silhouettes"]["as its own classifier measures"]
+    own = words["silhouettes"]["as each classifier sees features"]
     for name, row in (("cosine", "cosine-mean"), ("dot product", "dot-mean")):
         report = tsne_report(finished / "runs" / row, str(colours), tmp_path / "one.png", part="val")
         assert own[name] == report["silhouette"]
@@ -198,7 +197,7 @@ def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(fin
 
 
 @pytest.mark.parametrize(
-    "folder", [None, *COMMITTED], ids=lambda path: "made here" if path is None else path.name
+    "folder", [None, COMMITTED], ids=lambda path: "made here" if path is None else path.name
 )
 def test_a_page_is_made_of_its_result_files_and_nothing_else(folder, finished, tmp_path, monkeypatch):
     if folder is not None:
@@ -227,11 +226,13 @@ def test_the_commands_on_the_page_train_the_same(finished, colours):
         told = make_config(
             {}, {"data": str(colours), "seed": int(words[words.index("--seed") + 1])}, settings
         )
-        settled = {"data_key", "device", "split", "stage1_from", "generator", "classifier", "last_relu"}
-        other = [one for one in differences(ran, told) if one.split(":")[0] not in settled]
+        settled = find_method(told.method).settled(told)
+        resolved = {"data_key", "device", "split", "stage1_from"}
+        other = [one for one in differences(ran, settled) if one.split(":")[0] not in resolved]
         assert other == []
         assert told.stage1_from == (None if training.stage1 is None else f"runs/{training.stage1}")
         assert f"evaluate runs/{training.name} pictures --categories val" in evaluates
+        assert evaluates.endswith("--seed 1"), "not on the tasks by which it was selected"
 
 
 def words_of(settings):
@@ -255,6 +256,59 @@ def test_a_wrong_call_is_refused_before_anything_is_written(refused, tmp_path, c
     assert "reserves no validation" in refused("reproduce", "table1", colours, *out)
     told = refused("reproduce", "table1", colours, *out, *words_of(SETTINGS))
     assert "needs 20 for 5 shots + 15 queries" in told
+
+
+@pytest.mark.parametrize(
+    "setting", ["last_relu=true", "method=matching", "seed=5", "select=both", "stage1_from=runs/x", "shots=1"]
+)
+def test_what_rows_decide_cannot_be_set(setting, refused, tmp_path, colours):
+    told = refused("reproduce", "table1", colours, "--out", tmp_path / "new", "--set", setting)
+    assert f"--set {setting.split('=')[0]}: the rows of table1 decide that" in told
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("minutes", ["nan", "inf", "0", "-1"])
+def test_minutes_that_are_none(minutes, refused, tmp_path, colours):
+    told = refused("reproduce", "table1", colours, "--out", tmp_path / "new", "--minutes", minutes)
+    assert f"--minutes {minutes}" in told
+
+
+def test_a_row_that_cannot_be_trained_is_told_before_any_is(refused, tmp_path, colours):
+    # Episodes of 1 shot could be drawn, those of 5 could not.
+    settings = words_of({**SETTINGS, "episodic.queries": "12"})
+    options = ("--out", tmp_path / "new", "--tasks", 30, "--queries", 3, *settings)
+    assert "episodes of Matching Networks" in refused("reproduce", "table1", colours, *options)
+    assert not (tmp_path / "new").exists()
+
+
+def test_other_pictures_of_the_same_name_are_refused(finished, tmp_path):
+    other = write_colours(tmp_path / "pictures", pictures=13)
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    (folder / "results" / "dot-mean.json").unlink()
+    with pytest.raises(ConfigError, match="not those that this was begun with"):
+        reproduced(other, folder)
+
+
+def test_pictures_may_move_while_a_reproduction_is_interrupted(finished, colours, tmp_path):
+    moved = shutil.copytree(colours, tmp_path / "elsewhere" / "pictures", copy_function=shutil.copy2)
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    (folder / "results" / "dot-mean.json").unlink()
+    reproduced(moved, folder)
+    ours, theirs = (read_json(one / "results" / "dot-mean.json")["right"] for one in (folder, finished))
+    assert ours == theirs
+
+
+def test_an_interrupted_reproduction_leaves_a_page(finished, colours, tmp_path, monkeypatch):
+    def stop(*words):
+        raise Stopped("stopped")
+
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    (folder / "results" / "dot-mean.json").unlink()
+    monkeypatch.setattr(running, "_result", stop)
+    with pytest.raises(Stopped):
+        reproduced(colours, folder)
+    text = (folder / "table1.md").read_text(encoding="utf-8")
+    assert f"| dot product, mean |{' – |' * 6}" in text
 
 
 def test_another_reproduction_in_the_same_folder_is_refused(finished, colours):
@@ -304,14 +358,19 @@ def test_the_paper_s_numbers_stand_beside_ours_on_its_own_data_alone(finished, t
     ]  # fmt: skip
 
 
-def test_seeds_are_averaged_task_by_task(finished, tmp_path):
+def test_trainings_with_other_seeds_widen_an_interval(finished, tmp_path):
     timeless(finished, tmp_path)
     first = tmp_path / "results" / "cosine-mean.json"
     words = read_json(first)
     other = json.loads(json.dumps(words))
-    other["right"]["1"]["novel"] = words["right"]["1"]["both"]
+    other["right"]["1"]["novel"] = packed(unpacked(words["right"]["1"]["novel"]) // 2)
     write_json(tmp_path / "results" / "cosine-mean-seed-1.json", other)
-    found = Results(tmp_path, TABLE, 2).shares(Place("cosine-mean", 1, "novel"))
+    place = Place("cosine-mean", 1, "novel")
     one, two = (unpacked(some["right"]["1"]["novel"]) / 15 * 100 for some in (words, other))
-    assert found == pytest.approx((one + two) / 2)
-    assert Results(tmp_path, TABLE, 3).shares(Place("cosine-mean", 1, "novel")) is None
+    found = Results(tmp_path, TABLE, 2).measured(place)
+    assert found.mean == pytest.approx((one.mean() + two.mean()) / 2)
+    assert one.mean() > two.mean()
+    # Variance of the mean: that of tasks, and that of two trainings, half their squared difference, over two.
+    variance = ((one + two) / 2).var() / len(one) + (one.mean() - two.mean()) ** 2 / 4
+    assert found.ci95 == pytest.approx(1.96 * variance**0.5)
+    assert Results(tmp_path, TABLE, 3).measured(place) is None

@@ -29,14 +29,20 @@ _MARKERS = "o^sD"
 class Projection:
     """Features on the plane, and how compact their categories are before the projection.
 
-    The silhouette (−1 to 1) measures distances as the classifier does: by cosine, or between raw features.
+    The silhouettes (−1 to 1) are of features as the classifier sees them: L2-normalised for cosine, raw for
+    dot product.
     """
 
     places: npt.NDArray[np.float32]  # (n, 2)
     labels: npt.NDArray[np.int64]  # (n,)
     categories: tuple[str, ...]
     kind: ClassifierKind
-    silhouette: float
+    silhouettes: npt.NDArray[np.float32]  # (n,)
+
+    @property
+    def silhouette(self) -> float:
+        """Return the mean over all pictures."""
+        return float(self.silhouettes.mean())
 
 
 def sample(features: FeatureSet, *, each: int = EACH, most: int = MOST, seed: int = 0) -> FeatureSet:
@@ -56,7 +62,7 @@ def sample(features: FeatureSet, *, each: int = EACH, most: int = MOST, seed: in
 def project(features: FeatureSet, classifier: Classifier, *, seed: int = 0) -> Projection:
     """Project features as the classifier sees them: L2-normalised for cosine, raw for dot product."""
     from sklearn.manifold import TSNE
-    from sklearn.metrics import silhouette_score
+    from sklearn.metrics import silhouette_samples
 
     labels = features.labels.numpy()
     if not 2 <= len(np.unique(labels)) < len(labels):
@@ -68,9 +74,9 @@ def project(features: FeatureSet, classifier: Classifier, *, seed: int = 0) -> P
         values = classifier.view(features.features).numpy()
     perplexity = min(30.0, (len(labels) - 1) / 3)
     places = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(values)
-    metric = "cosine" if classifier.kind == "cosine" else "euclidean"
-    silhouette = float(silhouette_score(values, labels, metric=metric))
-    return Projection(places, labels, features.categories, classifier.kind, silhouette)
+    return Projection(
+        places, labels, features.categories, classifier.kind, silhouette_samples(values, labels)
+    )
 
 
 def draw_projection(axes: Axes, projection: Projection) -> None:

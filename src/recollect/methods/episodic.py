@@ -6,7 +6,6 @@ mode. A run sees as many pictures as stage 1 of the same configuration, under th
 
 import threading
 from abc import ABC, abstractmethod
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ class EpisodicMethod(ABC):
     title: str
     joint: bool
     classifier: ClassifierKind  # where the scale starts
+    last_relu: bool
 
     @abstractmethod
     def novel_scores(self, model: Model, support: Tensor, queries: Tensor) -> Tensor:
@@ -54,9 +54,8 @@ class EpisodicMethod(ABC):
 
     def settled(self, config: Config) -> Config:
         """Return the configuration with what the method decides itself."""
-        return config.model_copy(
-            update={"method": self.name, "generator": "mean", "classifier": self.classifier}
-        )
+        own = {"classifier": self.classifier, "last_relu": self.last_relu}
+        return config.model_copy(update={"method": self.name, "generator": "mean", **own})
 
     def scores(
         self,
@@ -72,11 +71,15 @@ class EpisodicMethod(ABC):
 
         return task_scores(score, novel, base, model.mean.device)
 
+    def check(self, config: Config, split: Split) -> None:
+        """Refuse, by name, a category too small for the episodes."""
+        episode_shape(self, config, split)
+
     def train(self, config: Config, out: Path, *, resume: bool = False) -> None:
         """Train on episodes of base pictures."""
         if config.shots == "mixed":
             raise ConfigError(f"{self.title} are trained for one number of shots: say which with --shots 5")
-        train(self.settled(config), out, resume=resume, learn=self._learn, check=partial(episode_shape, self))
+        train(self.settled(config), out, resume=resume, learn=self._learn, check=self.check)
 
     def _learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
         stage = EpisodesOfPictures(self, new_model(config, split), split, config)

@@ -39,9 +39,12 @@ class FrozenFeatures(ABC):
         """Return the configuration with what the method decides itself."""
         return config.model_copy(update={"method": self.name, "generator": "mean"})
 
+    def check(self, config: Config, split: Split) -> None:  # noqa: B027
+        """Ask for no more than every training does."""
+
     def train(self, config: Config, out: Path, *, resume: bool = False) -> None:
         """Train stage 1 on base pictures."""
-        train(self.settled(config), out, resume=resume, learn=self._learn)
+        train(self.settled(config), out, resume=resume, learn=self._learn, check=self.check)
 
     def _learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
         model = learn_base(config, split, folder, stop)

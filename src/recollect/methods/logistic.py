@@ -20,6 +20,7 @@ from recollect.errors import DataError
 from recollect.methods.frozen import FrozenFeatures
 from recollect.methods.method import FeatureScores
 from recollect.model.model import Model
+from recollect.training.config import Config
 
 log = logging.getLogger(__name__)
 EACH = 20  # training pictures of every base category that a joint fit sees beside the support
@@ -64,13 +65,13 @@ class JointLogistic(NovelLogistic):
     title = "Logistic regression"
     joint = True
 
+    def check(self, config: Config, split: Split) -> None:  # noqa: ARG002
+        """Refuse data without reserved categories, of which no task could be answered."""
+        _require_reserved(split.val)
+
     def score(self, model: Model, novel: FeatureSet | None, split: Split) -> FeatureScores:
         """Return how the features of tasks are scored: by a fit of each support and the base pictures."""
-        if novel is None:
-            raise DataError(
-                "logistic regression on base and novel categories needs categories that are kept from "
-                "training: train with --split"
-            )
+        _require_reserved(novel)
         view = model.classifier.view
         shared = base_examples(cached_features(model, split.base_train))
         with torch.inference_mode():
@@ -88,6 +89,14 @@ class JointLogistic(NovelLogistic):
             return scores[..., : len(known)], scores[..., len(known) :]
 
         return score
+
+
+def _require_reserved(novel: object | None) -> None:
+    if novel is None:
+        raise DataError(
+            "logistic regression on base and novel categories needs categories that are kept from training: "
+            "train with --split"
+        )
 
 
 def base_examples(features: FeatureSet) -> Examples:

@@ -17,6 +17,7 @@ class MatchingNetworks(EpisodicMethod):
     title = "Matching Networks"
     joint = False
     classifier = "cosine"
+    last_relu = False
 
     def novel_scores(self, model: Model, support: Tensor, queries: Tensor) -> Tensor:
         """Return log Σ_i softmax_i(τ · cos(q, z'_i)), summed over a category's examples: (tasks, q, ways)."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from recollect.data.features import FeatureSet
+from recollect.data.splits import Split
 from recollect.data.tasks import Tasks
 from recollect.evaluation.evaluate import Scorer, ScoringFunction
 from recollect.evaluation.metrics import Scores
@@ -26,6 +27,14 @@ class Method(Scorer, Protocol):
     """
 
     title: str  # as papers call it
+
+    def settled(self, config: Config) -> Config:
+        """Return a configuration with what the method decides itself."""
+        ...
+
+    def check(self, config: Config, split: Split) -> None:
+        """Refuse, before anything is written, what the method cannot learn from."""
+        ...
 
     def train(self, config: Config, out: Path, *, resume: bool = False) -> None:
         """Train on base pictures in the run folder `out`, or go on with the run there."""

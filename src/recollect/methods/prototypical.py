@@ -8,7 +8,6 @@ from recollect.data.splits import Split
 from recollect.methods.episodic import EpisodicMethod
 from recollect.methods.method import category_means, squared_distances
 from recollect.model.model import Model
-from recollect.training.config import Config
 
 
 class PrototypicalNetworks(EpisodicMethod):
@@ -21,10 +20,7 @@ class PrototypicalNetworks(EpisodicMethod):
     title = "Prototypical Networks"
     joint = True
     classifier = "dot"
-
-    def settled(self, config: Config) -> Config:
-        """Keep the last ReLU, as the authors did."""
-        return super().settled(config).model_copy(update={"last_relu": True})
+    last_relu = True  # as the authors had it
 
     def novel_scores(self, model: Model, support: Tensor, queries: Tensor) -> Tensor:
         """Return −τ ‖q − mean z'‖² / d: (tasks, q, ways)."""

@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from recollect.data.features import FeatureSet, cached_features
+from recollect.data.features import cached_features
 from recollect.errors import DataError
 from recollect.evaluation.evaluate import load_trained
 from recollect.evaluation.plots import save_figure
 from recollect.evaluation.tsne import Projection, draw_projection, project, sample
+from recollect.model.classifier import unit
 from recollect.reproduce.results import Floats, interval
 
 MODELS = {"cosine": "cosine-mean", "dot product": "dot-mean"}  # the rows whose features are shown
@@ -21,23 +22,24 @@ _TITLES = {"cosine": "(a) cosine classifier", "dot product": "(b) dot-product cl
 def compare_features(runs: Path, data: str, picture: Path, part: str, seed: int = 0) -> dict[str, Any]:
     """Draw both models' features of the same pictures to `picture`; return how compact they are.
 
-    Silhouettes are measured as each classifier sees its features, and by cosine for both; their difference
-    comes with its interval over pictures.
+    Silhouettes are those of features as each classifier sees them, and of L2-normalised ones for both; their
+    difference comes with its interval over categories.
     """
+    from sklearn.metrics import silhouette_samples
+
     projections: dict[str, Projection] = {}
     own: dict[str, Floats] = {}
-    by_cosine: dict[str, Floats] = {}
+    normalised: dict[str, Floats] = {}
     for name, run in MODELS.items():
         model, split, _ = load_trained(runs / run, data)
         novel, _ = split.evaluated(part)
         if novel is None:
             raise DataError(f"no {part} categories are reserved in {data}")
         features = sample(cached_features(model, novel), seed=seed)
-        projections[name] = project(features, model.classifier, seed=seed)
-        with torch.inference_mode():
-            seen = FeatureSet(model.classifier.view(features.features), features.labels, features.categories)
-        own[name] = _silhouettes(seen, "cosine" if model.classifier.kind == "cosine" else "euclidean")
-        by_cosine[name] = _silhouettes(features, "cosine")
+        projection = projections[name] = project(features, model.classifier, seed=seed)
+        own[name] = _by_category(projection.silhouettes, projection.labels)
+        values = silhouette_samples(unit(features.features).numpy(), projection.labels)
+        normalised[name] = _by_category(values, projection.labels)
     save_figure(side_by_side(projections), picture, dpi=80)
     one = next(iter(projections.values()))
     return {
@@ -46,8 +48,8 @@ def compare_features(runs: Path, data: str, picture: Path, part: str, seed: int 
         "pictures": len(one.labels),
         "seed": seed,
         "silhouettes": {
-            "as its own classifier measures": _summary(own),
-            "by cosine for both": _summary(by_cosine),
+            "as each classifier sees features": _summary(own),
+            "L2-normalised for both": _summary(normalised),
         },
     }
 
@@ -66,16 +68,14 @@ def side_by_side(projections: dict[str, Projection]) -> Figure:
     return figure
 
 
-def _silhouettes(features: FeatureSet, metric: str) -> Floats:
-    from sklearn.metrics import silhouette_samples
-
-    values: Floats = silhouette_samples(features.features.numpy(), features.labels.numpy(), metric=metric)
-    return values
+def _by_category(values: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> Floats:
+    """Return each category's mean."""
+    return np.bincount(labels, values) / np.bincount(labels)
 
 
 def _summary(values: dict[str, Floats]) -> dict[str, Any]:
     one, other = values.values()
-    difference = interval((one - other).astype(np.float64))
+    difference = interval((one - other)[None])
     return {
         **{name: round(float(some.mean()), 4) for name, some in values.items()},
         "difference": {"mean": round(difference.mean, 4), "ci95": round(difference.ci95, 4)},

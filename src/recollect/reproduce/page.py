@@ -5,12 +5,12 @@ import html
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from recollect.reproduce.claims import CLAIMS, Judged, judge, judge_compactness, overall
 from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
 from recollect.reproduce.results import FIGURES, Measured, Place, Results, read_json
-from recollect.reproduce.rows import SHOTS, TABLE_1, Row
+from recollect.reproduce.rows import SHOTS, TABLE_1, TASK_SEED, Row
 from recollect.storage import write_text
 
 TSNE, PICTURE = "tsne.json", "tsne.png"
@@ -82,19 +82,20 @@ def page(folder: Path) -> list[Block]:
         _figures(plan, results),
     ]
     if plan.rows is TABLE_1:
-        blocks += _claims(folder, results)
+        blocks += _claims(folder, results, plan.seeds)
     return [*blocks, *_circumstances(plan, results)]
 
 
 def _introduction(plan: Plan) -> str:
     seeds = "one training" if plan.seeds == 1 else f"{plan.seeds} trainings with different seeds"
-    beside = " In brackets: the paper's numbers." if _published(plan) else ""
+    beside = " In brackets: the paper's numbers, of C128F and its own recipe." if _published(plan) else ""
     return (
         f"Accuracy in percent, mean and 95 % interval over {plan.tasks} tasks of 5 ways on "
         f"{'validation' if plan.rows.part == 'val' else 'test'} categories, the same for every row; {seeds} "
         f"for each cell. Every training of an extractor saw {plan.images:,} images. Generators, Matching and "
-        f"Prototypical Networks were trained for 1 and for 5 shots apart, as in the paper.{beside}"
-    )
+        "Prototypical Networks were trained for 1 and for 5 shots apart, as in the paper. Models were "
+        f"selected by Novel on other tasks of validation categories.{beside} {plan.rows.notes}"
+    ).rstrip()
 
 
 def _figures(plan: Plan, results: Results) -> Grid:
@@ -122,7 +123,16 @@ def _measured(found: Measured | None) -> str:
     return "–" if found is None else f"{found.mean:.2f} ± {found.ci95:.2f}"
 
 
-def _claims(folder: Path, results: Results) -> list[Block]:
+def _what_varies(seeds: int) -> str:
+    if seeds == 1:
+        return (
+            "There is one training of each row: intervals are of the tasks alone, and say nothing of how far "
+            "another training would differ."
+        )
+    return f"Intervals are of the tasks and of the {seeds} trainings of each row."
+
+
+def _claims(folder: Path, results: Results, seeds: int) -> list[Block]:
     judged = [(claim.text, judge(claim, results), 2) for claim in CLAIMS]
     pictures: list[Block] = []
     if (folder / TSNE).exists():
@@ -146,7 +156,7 @@ def _claims(folder: Path, results: Results) -> list[Block]:
         Paragraph(
             "A comparison holds if the 95 % interval of the paired difference, task by task, lies where the "
             "claim says, does not hold if it lies on the other side, and is undecided between. A claim holds "
-            "if all its comparisons do; one that does not refutes it."
+            f"if all its comparisons do; one that does not refutes it. {_what_varies(seeds)}"
         ),
         overview,
         *pictures,
@@ -166,13 +176,10 @@ def _compared(found: list[Judged], digits: int) -> list[list[str]]:
     ]
 
 
-def _silhouettes(words: dict[str, object]) -> str:
-    silhouettes = words["silhouettes"]
-    if not isinstance(silhouettes, dict):
-        return ""
+def _silhouettes(words: dict[str, Any]) -> str:
     told = [
         f"{how}, cosine {some['cosine']:.3f} and dot product {some['dot product']:.3f}"
-        for how, some in silhouettes.items()
+        for how, some in words["silhouettes"].items()
     ]
     return (
         f"{words['pictures']} pictures of validation categories. Silhouettes before the projection "
@@ -202,7 +209,7 @@ def _circumstances(plan: Plan, results: Results) -> list[Block]:
     return [
         Heading(2, "How it was made"),
         Paragraph(
-            f"Machine: {plan.machine}. {plan.versions}. Trainings with {seeds}, tasks with seed 0. "
+            f"Machine: {plan.machine}. {plan.versions}. Trainings with {seeds}, tasks with seed {TASK_SEED}. "
             f"{trained / 60:.0f} minutes of training and {evaluated / 60:.0f} of evaluation in all. Rows "
             "without minutes stand on the stage 1 of another row."
         ),

@@ -5,6 +5,7 @@ import platform
 import shlex
 from collections.abc import Mapping
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from recollect.data.catalogue import load_data
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import ConfigError, DataError
+from recollect.methods import find_method
 from recollect.model.spec import Frozen
 from recollect.reproduce.results import read_json, write_json
-from recollect.reproduce.rows import SHOTS, TABLES, Settings, Table, Training
+from recollect.reproduce.rows import SELECTED, SHOTS, TABLES, TASK_SEED, Settings, Table, Training
 from recollect.training.budget import Speed, judged_pictures, measure
 from recollect.training.config import Config, default_preset, make_config, read_preset
-from recollect.training.train import new_model
+from recollect.training.stage1 import BalancedBatches
+from recollect.training.train import new_model, resolve
 
 _MARGIN = 0.9
 _RECIPES = {"cifar-fs": "cifar-fs-c64f-table"}  # where the tables have one of their own
@@ -39,7 +42,8 @@ class Plan(Frozen):
     tasks: int
     queries: int | None  # of each novel category; as is customary for the data, unless said
     minutes: float | None
-    images: int  # that every training of an extractor sees
+    images: int  # that every training of an extractor sees, the last few of an episode more or less
+    pictures: str  # what the training pictures were
     machine: str
     versions: str
 
@@ -77,6 +81,10 @@ def make_plan(
     minutes: float | None = None,
 ) -> Plan:
     """Return the plan kept in the folder, which must be for the same, or decide on one."""
+    for key in sorted(TABLES[table].decided & set(settings or {})):
+        raise ConfigError(f"--set {key}: the rows of {table} decide that themselves")
+    if minutes is not None and not 0 < minutes < inf:
+        raise ConfigError(f"--minutes {minutes:g}: a number above 0 is needed")
     preset = preset or _RECIPES.get(data.partition(":")[0]) or default_preset(data)
     asked: dict[str, Any] = {
         "table": table,
@@ -108,16 +116,32 @@ def make_plan(
     config = config.model_copy(update={"stage1": stage1, "device": str(machine.find_device(config.device))})
     share = 1.0 if minutes is None else affordable(config, split, TABLES[table], seeds, minutes)
     steps = max(1, round(share * (stage1.steps or 1)))
-    return Plan(
+    plan = Plan(
         **asked,
         decided={
             "stage1.steps": str(steps),
             "stage2.steps": str(max(1, round(share * config.stage2.steps))),
         },
-        images=steps * stage1.batch,
+        images=steps * BalancedBatches(split.base_train.labels, stage1.batch, 0).batch,
+        pictures=split.base_train.key,
         machine=f"{processor()}, {threads} threads, {config.device}",
         versions=f"recollect {version('recollect')}, torch {torch.__version__}",
     )
+    for training in plan.rows.trainings(1):
+        own = config_of(plan, training, data, folder).model_copy(update={"stage1_from": None})
+        method = find_method(own.method)
+        method.check(resolve(method.settled(own), split), split)
+    return plan
+
+
+def require_pictures(plan: Plan, data: str) -> None:
+    """Refuse to go on with other pictures than those that a reproduction was begun with."""
+    config = make_config(read_preset(plan.preset) if plan.preset else {}, {"data": data}, plan.settings)
+    split = load_data(data, size=config.size, split=config.split, skip_bad=config.skip_bad)
+    if split.base_train.key != plan.pictures:
+        raise ConfigError(
+            f"the pictures of {data} are not those that this was begun with: choose another --out"
+        )
 
 
 def keep_plan(folder: Path, plan: Plan) -> None:
@@ -175,7 +199,7 @@ def settings_of(plan: Plan, training: Training, runs: str) -> Settings:
         own["shots"] = str(training.shots)
     if training.stage1 is not None:
         own["stage1_from"] = f"{runs}/{training.stage1}"
-    return {**plan.settings, **plan.decided, **own}
+    return {**SELECTED, **plan.settings, **plan.decided, **own}
 
 
 def config_of(plan: Plan, training: Training, data: str, folder: Path) -> Config:
@@ -193,7 +217,7 @@ def commands_of(plan: Plan, training: Training) -> list[str]:
     words += [*set_words(settings_of(plan, training, "runs")), "--seed", str(training.seed), "--out", out]
     shots = ",".join(map(str, training.evaluated))
     evaluation = f"recollect evaluate {out} {data} --categories {plan.rows.part} --shots {shots}"
-    return [" ".join(words), f"{evaluation}{tasks_words(plan)}"]
+    return [" ".join(words), f"{evaluation}{tasks_words(plan)} --seed {TASK_SEED}"]
 
 
 def set_words(settings: Settings) -> list[str]:

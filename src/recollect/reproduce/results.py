@@ -82,7 +82,7 @@ class Results:
     """The result files of a table: per-task figures, means and paired differences."""
 
     def __init__(self, folder: Path, table: Table, seeds: int) -> None:
-        self.table, self.seeds = table, seeds
+        self.seeds = seeds
         self.files: dict[str, dict[str, Any]] = {}
         self.trainings: list[Training] = []
         for training in table.trainings(seeds):
@@ -96,7 +96,7 @@ class Results:
         return [self.files[training.name] for training in self.trainings if training.row.key == key]
 
     def shares(self, place: Place) -> Floats | None:
-        """Return a figure of every task in percent, the mean over seeds, (tasks,); `None` where not all are.
+        """Return a figure in percent for every seed and task, (seeds, tasks); `None` where not all are there.
 
         Each seed's model answers the same tasks.
         """
@@ -109,25 +109,30 @@ class Results:
                     return None
                 asked = file["report"]["ways"] * file["report"]["queries"]
                 found.append(100 * unpacked(word) / (2 * asked if place.figure == "both" else asked))
-        return np.mean(found, axis=0) if len(found) == self.seeds else None
+        return np.stack(found) if len(found) == self.seeds else None
 
     def measured(self, place: Place) -> Measured | None:
-        """Return the mean of a figure over tasks, with its interval."""
-        shares = self.shares(place)
-        return None if shares is None else interval(shares)
+        """Return the mean of a figure, with its interval."""
+        return self.combined({place: 1})
 
     def combined(self, weights: Mapping[Place, int]) -> Measured | None:
-        """Return a weighted sum of figures, task by task: for weights 1 and −1 their paired difference."""
+        """Return a weighted sum of figures, paired by seed and task: with 1 and −1 their difference."""
         parts = [(weight, self.shares(place)) for place, weight in weights.items()]
         terms = [weight * shares for weight, shares in parts if shares is not None]
         return interval(np.sum(terms, axis=0)) if len(terms) == len(parts) else None
 
 
 def interval(values: Floats) -> Measured:
-    """Return the mean and 1.96 σ/√n.
+    """Return the mean of values (seeds, tasks) and 1.96 standard errors of it.
 
-    >>> mean, ci95 = interval(np.array([1.0, 3.0]))
+    These are of the tasks and, where there are several, of the seeds.
+
+    >>> mean, ci95 = interval(np.array([[1.0, 3.0]]))
     >>> mean, round(ci95, 3)
     (2.0, 1.386)
     """
-    return Measured(float(values.mean()), float(1.96 * values.std() / len(values) ** 0.5))
+    seeds, tasks = values.shape
+    variance = values.mean(axis=0).var() / tasks
+    if seeds > 1:
+        variance += values.mean(axis=1).var(ddof=1) / seeds
+    return Measured(float(values.mean()), float(1.96 * variance**0.5))

@@ -11,9 +11,9 @@ from recollect.methods import find_method
 from recollect.modelfile import read_header
 from recollect.reproduce.figure import MODELS, compare_features
 from recollect.reproduce.page import PICTURE, TSNE, write_page
-from recollect.reproduce.plan import Plan, commands_of, config_of, keep_plan, make_plan
+from recollect.reproduce.plan import Plan, commands_of, config_of, keep_plan, make_plan, require_pictures
 from recollect.reproduce.results import read_json, result_file, right_answers, write_json
-from recollect.reproduce.rows import TABLE_1, Training
+from recollect.reproduce.rows import TABLE_1, TASK_SEED, Training
 from recollect.storage import locked
 from recollect.training.runfolder import RunFolder
 
@@ -28,11 +28,13 @@ def reproduce(table: str, data: str, folder: Path, say: Say, **wishes: Any) -> P
     plan = make_plan(folder, table, data, **wishes)
     with locked(folder):
         keep_plan(folder, plan)
-        work = list(plan.rows.trainings(plan.seeds))
-        _do(work, plan, data, folder, say)
-        if plan.rows is TABLE_1:
-            _draw(plan, data, folder, say)
-        return write_page(folder)
+        try:
+            _do(list(plan.rows.trainings(plan.seeds)), plan, data, folder, say)
+            if plan.rows is TABLE_1:
+                _draw(plan, data, folder, say)
+        finally:  # a page with what there is, too
+            page = write_page(folder)
+        return page
 
 
 def reproduce_figure(data: str, folder: Path, say: Say, **wishes: Any) -> Path:  # noqa: ANN401
@@ -48,11 +50,12 @@ def reproduce_figure(data: str, folder: Path, say: Say, **wishes: Any) -> Path: 
 
 def _do(work: list[Training], plan: Plan, data: str, folder: Path, say: Say) -> None:
     """Do every training that has no result yet."""
-    for number, training in enumerate(work, 1):
-        path = result_file(folder, training.name)
-        if not path.exists():
-            say(f"[{number}/{len(work)}] {training.name}{_left(work[number - 1 :], folder)}")
-            write_json(path, _result(training, plan, data, folder))
+    left = [training for training in work if not result_file(folder, training.name).exists()]
+    if left:
+        require_pictures(plan, data)
+    for training in left:
+        say(f"[{work.index(training) + 1}/{len(work)}] {training.name}{_left(work, folder)}")
+        write_json(result_file(folder, training.name), _result(training, plan, data, folder))
 
 
 def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
     config = config_of(plan, training, data, folder)
     method = find_method(config.method)
     if RunFolder(out).begun():
-        method.train(RunFolder(out).config(), out, resume=True)
+        method.train(RunFolder(out).config().model_copy(update={"data": data}), out, resume=True)
     else:
         method.train(config, out)
     began = time.perf_counter()
@@ -73,6 +76,7 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
         shots=training.evaluated,
         queries=plan.queries,
         tasks=plan.tasks,
+        seed=TASK_SEED,
         keep=keep,
         by=method,
     )
@@ -96,9 +100,10 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
 def _left(work: list[Training], folder: Path) -> str:
     """Say how long the work may take, by what finished trainings of the same kind took."""
     took: dict[str, list[float]] = {}
-    for path in result_file(folder, "").parent.glob("*.json"):
-        words = read_json(path)
-        took.setdefault(words["kind"], []).append(words["training_seconds"] + words["evaluation_seconds"])
+    for path in (result_file(folder, one.name) for one in work):
+        if path.exists():
+            words = read_json(path)
+            took.setdefault(words["kind"], []).append(words["training_seconds"] + words["evaluation_seconds"])
     if not took:
         return ""
     each = {kind: sum(seconds) / len(seconds) for kind, seconds in took.items()}

@@ -87,7 +87,7 @@ class Config(Frozen):
     split: str | None = None
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    minutes: Annotated[float, Field(gt=0)] | None = None
+    minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     device: str = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     skip_bad: bool = False
@@ -171,8 +171,12 @@ def _place(path: tuple[int | str, ...]) -> str:
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """Return one phrase for each setting that differs and has a say in the weights."""
-    new = new.model_copy(update={"checkpoint_seconds": old.checkpoint_seconds, "cache_gb": old.cache_gb})
+    """Return one phrase for each setting that differs and has a say in the weights.
+
+    Where the pictures lie has none; what they are is known by `data_key`.
+    """
+    same = ("data", "checkpoint_seconds", "cache_gb")
+    new = new.model_copy(update={name: getattr(old, name) for name in same})
     before, after = _flat(old.model_dump()), _flat(new.model_dump())
     return [f"{key}: {before.get(key)} → {after.get(key)}" for key in after if before.get(key) != after[key]]
 
