@@ -9,9 +9,12 @@ import pytest
 from PIL import Image
 
 from recollect.modelfile import save_model
+from recollect.reproduce.claims import CLAIMS
+from recollect.reproduce.rows import SHOTS, TABLE_1
 
 README = Path(__file__).parents[1] / "README.md"
 RESULTS = README.parent / "docs" / "results"
+TABLE = RESULTS / "table1-cifar-fs-c64f"
 
 
 def test_the_five_lines_of_python_run(tmp_path, monkeypatch, capsys, tiny_model):
@@ -123,6 +126,31 @@ def test_the_results_on_omniglot_were_written_by_a_command(name):
         cells = [cell(result[figure]) for figure in ("novel", "base", "both")]
         line = f"| {report['ways']}, {result['shots']} | {' | '.join(cells)} |"
         assert line in (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_claims_in_the_readme_are_those_of_the_reproduction():
+    page = (TABLE / "table1.md").read_text(encoding="utf-8")
+    claims = page[page.index("| Claim | Verdict |") :].partition("\n\n")[0]
+    assert claims.count("\n") == len(CLAIMS) + 2
+    assert claims in README.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("row", TABLE_1.rows, ids=lambda row: row.key)
+def test_the_rows_on_test_categories_were_written_by_a_command(row):
+    found, seconds = {}, []
+    for training in TABLE_1.trainings(1):
+        if training.row is row:
+            report = json.loads((TABLE / "test" / f"{training.name}.json").read_text(encoding="utf-8"))
+            assert report["model"] == f"runs/{training.name}"
+            assert (report["categories"], report["tasks"]) == ("test", 600)
+            found |= {result["shots"]: result for result in report["results"]}
+            seconds.append(report["seconds"])
+    cells = []
+    for figure in ("novel", "base", "both"):
+        told = ["–" if found[shots][figure] is None else cell(found[shots][figure]) for shots in SHOTS]
+        cells.append(" / ".join(dict.fromkeys(told)))
+    line = f"| {row.title} | {' | '.join(cells)} | {max(seconds):.1f} |"
+    assert line in (RESULTS / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_demonstration_shows_what_it_should():

@@ -77,6 +77,6 @@ def _summary(values: dict[str, Floats]) -> dict[str, Any]:
     one, other = values.values()
     difference = interval((one - other)[None])
     return {
-        **{name: round(float(some.mean()), 4) for name, some in values.items()},
-        "difference": {"mean": round(difference.mean, 4), "ci95": round(difference.ci95, 4)},
+        **{name: round(float(some.mean()), 5) for name, some in values.items()},
+        "difference": {"mean": round(difference.mean, 5), "ci95": round(difference.ci95, 5)},
     }

@@ -107,7 +107,7 @@ def _left(work: list[Training], folder: Path) -> str:
     if not took:
         return ""
     each = {kind: sum(seconds) / len(seconds) for kind, seconds in took.items()}
-    unknown = sum(each.values()) / len(each)
+    unknown = min(each.values())
     left = sum(each.get(one.kind, unknown) for one in work if not result_file(folder, one.name).exists())
     return f", about {left / 60:.0f} minutes left"
 
