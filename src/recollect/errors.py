@@ -42,6 +42,10 @@ class ConfigError(RecollectError):
     """A configuration that is wrong or contradicts an earlier one."""
 
 
+class Diverged(RecollectError):  # noqa: N818
+    """A training's loss is no number any more."""
+
+
 class Stopped(RecollectError):  # noqa: N818
     """The work was asked to stop; the message says what is kept and how to go on."""
 

@@ -15,7 +15,7 @@ import torch
 
 from colours import SETTINGS, train_quickly, write_colours
 from pictures import tree
-from recollect.errors import ConfigError, DataError, Stopped
+from recollect.errors import ConfigError, DataError, Diverged, Stopped
 from recollect.evaluation.tsne import tsne_report
 from recollect.methods import find_method
 from recollect.modelfile import read_header
@@ -120,7 +120,8 @@ def test_the_table_shows_what_the_result_files_say(finished):
         line for line in text.splitlines() if line.startswith("| Matching Networks | ") and "±" in line
     ]
     assert line.count("–") == 4, "Base and Both of Matching Networks"
-    assert "saw 192 images" in text
+    assert "saw about 192 images" in text
+    assert "Unfinished" not in text
     assert str(finished) not in text
 
 
@@ -309,6 +310,23 @@ def test_an_interrupted_reproduction_leaves_a_page(finished, colours, tmp_path, 
         reproduced(colours, folder)
     text = (folder / "table1.md").read_text(encoding="utf-8")
     assert f"| dot product, mean |{' – |' * 6}" in text
+
+
+def test_a_training_that_diverges_does_not_keep_the_others_back(finished, colours, tmp_path, monkeypatch):
+    def diverge(training, *words):
+        if training.name == "cosine-mean":
+            raise Diverged("stage 1 diverged")
+        return result(training, *words)
+
+    folder, result = shutil.copytree(finished, tmp_path / "copy"), running._result
+    before = read_json(folder / "results" / "dot-mean.json")["right"]
+    for name in ("cosine-mean", "cosine-attention-1-shot", "dot-mean"):
+        (folder / "results" / f"{name}.json").unlink()
+    monkeypatch.setattr(running, "_result", diverge)
+    with pytest.raises(Diverged, match="but cosine-mean, cosine-attention-1-shot diverged"):
+        reproduced(colours, folder)
+    assert read_json(folder / "results" / "dot-mean.json")["right"] == before
+    assert "Unfinished: 5 of 7 trainings are done" in (folder / "table1.md").read_text(encoding="utf-8")
 
 
 def test_another_reproduction_in_the_same_folder_is_refused(finished, colours):

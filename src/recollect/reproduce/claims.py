@@ -72,7 +72,7 @@ CLAIMS = (
     Claim("Without the last ReLU, Base is lower.", _each_kind("relu", "cosine", "base")),
     Claim("Without the last ReLU, Both is lower.", _each_kind("relu", "cosine", "both")),
     Claim(
-        "The average and the attention generator lift Both.",
+        "With the cosine classifier, the average and the attention generator lift Both.",
         _minus("cosine-average", "cosine-mean", "both") + _minus("cosine-attention", "cosine-mean", "both"),
     ),
     Claim(

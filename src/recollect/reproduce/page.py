@@ -79,6 +79,7 @@ def page(folder: Path) -> list[Block]:
     blocks: list[Block] = [
         Heading(1, f"{plan.rows.title} of the paper on {plan.data}"),
         Paragraph(_introduction(plan)),
+        *_unfinished(plan, results),
         _figures(plan, results),
     ]
     if plan.rows is TABLE_1:
@@ -92,10 +93,19 @@ def _introduction(plan: Plan) -> str:
     return (
         f"Accuracy in percent, mean and 95 % interval over {plan.tasks} tasks of 5 ways on "
         f"{'validation' if plan.rows.part == 'val' else 'test'} categories, the same for every row; {seeds} "
-        f"for each cell. Every training of an extractor saw {plan.images:,} images. Generators, Matching and "
-        "Prototypical Networks were trained for 1 and for 5 shots apart, as in the paper. Models were "
-        f"selected by Novel on other tasks of validation categories.{beside} {plan.rows.notes}"
+        f"for each cell. Every training of an extractor saw about {plan.images:,} images. Generators, "
+        "Matching and Prototypical Networks were trained for 1 and for 5 shots apart, as in the paper. "
+        f"Models were selected by Novel on other tasks of validation categories.{beside} {plan.rows.notes}"
     ).rstrip()
+
+
+def _unfinished(plan: Plan, results: Results) -> list[Block]:
+    done, all_of_them = len(results.files), len(list(plan.rows.trainings(plan.seeds)))
+    if done == all_of_them:
+        return []
+    return [
+        Paragraph(f"Unfinished: {done} of {all_of_them} trainings are done, and the others are missing here.")
+    ]
 
 
 def _figures(plan: Plan, results: Results) -> Grid:
@@ -210,8 +220,9 @@ def _circumstances(plan: Plan, results: Results) -> list[Block]:
         Heading(2, "How it was made"),
         Paragraph(
             f"Machine: {plan.machine}. {plan.versions}. Trainings with {seeds}, tasks with seed {TASK_SEED}. "
-            f"{trained / 60:.0f} minutes of training and {evaluated / 60:.0f} of evaluation in all. Rows "
-            "without minutes stand on the stage 1 of another row."
+            f"{trained / 60:.0f} minutes of training and {evaluated / 60:.0f} of evaluation in all. "
+            "Minutes are of a row's own training: generators, and methods on features of stage 1, stand on "
+            "the stage 1 of another row, and their images are its."
         ),
         Grid(["", "Images", "Episodes", "Minutes of training", "Seconds of evaluation"], rows),
         Paragraph("All of it in one command, or each row by its own:"),

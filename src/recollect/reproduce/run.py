@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from recollect.errors import Diverged
 from recollect.evaluation.evaluate import evaluation_report
 from recollect.evaluation.metrics import Answers
 from recollect.methods import find_method
@@ -53,9 +54,22 @@ def _do(work: list[Training], plan: Plan, data: str, folder: Path, say: Say) -> 
     left = [training for training in work if not result_file(folder, training.name).exists()]
     if left:
         require_pictures(plan, data)
+    failed = []
     for training in left:
         say(f"[{work.index(training) + 1}/{len(work)}] {training.name}{_left(work, folder)}")
-        write_json(result_file(folder, training.name), _result(training, plan, data, folder))
+        if training.stage1 in failed:
+            failed.append(training.name)
+            continue
+        try:
+            write_json(result_file(folder, training.name), _result(training, plan, data, folder))
+        except Diverged as reason:
+            say(str(reason))
+            failed.append(training.name)
+    if failed:
+        raise Diverged(
+            f"everything else is on the page, but {', '.join(failed)} diverged: lower the learning rate of "
+            "all trainings in another --out, such as --set stage2.schedule.peak=0.02"
+        )
 
 
 def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from types import FrameType
 import torch
 from torch import Tensor, nn
 
-from recollect.errors import ConfigError, RecollectError, Stopped
+from recollect.errors import ConfigError, Diverged, Stopped
 from recollect.model.model import Model
 from recollect.progress import bar
 from recollect.training.checkpoints import (
@@ -125,7 +125,7 @@ class _Journal:
         loss, share = (torch.stack(values).mean().item() for values in (self.losses, self.shares))
         number = self.stage.number
         if not math.isfinite(loss):
-            raise RecollectError(
+            raise Diverged(
                 f"stage {number} diverged at step {state.step}: lower the learning rate, such as "
                 f"--set stage{number}.schedule.peak=0.02"
             )

@@ -18,7 +18,7 @@ from recollect import machine
 from recollect.data.catalogue import load_data
 from recollect.data.features import FeatureSet
 from recollect.data.splits import Split, inline_split
-from recollect.errors import ConfigError, Stopped
+from recollect.errors import ConfigError, Stopped, one_line
 from recollect.model.extractors import build_extractor
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, ModelSpec
@@ -221,7 +221,8 @@ def _calibrate(
         features = held_out or Judgement(split, config.select_shots, config).features(model)
         return calibrate(model, *features, seed=config.seed)
     except Exception as error:  # noqa: BLE001
-        log.warning("the model is not calibrated, its scores are taken as they are: %s", error)
+        reason = one_line(str(error).partition("\n")[0])
+        log.warning("the model is not calibrated, its scores are taken as they are: %s", reason)
         return Calibration()
 
 
