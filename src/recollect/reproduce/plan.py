@@ -81,8 +81,9 @@ def make_plan(
     minutes: float | None = None,
 ) -> Plan:
     """Return the plan kept in the folder, which must be for the same, or decide on one."""
-    for key in sorted(TABLES[table].decided & set(settings or {})):
-        raise ConfigError(f"--set {key}: the rows of {table} decide that themselves")
+    taken = sorted(TABLES[table].decided & set(settings or {}))
+    if taken:
+        raise ConfigError(f"--set {taken[0]}: the rows of {table} decide that themselves")
     if minutes is not None and not 0 < minutes < inf:
         raise ConfigError(f"--minutes {minutes:g}: a number above 0 is needed")
     preset = preset or _RECIPES.get(data.partition(":")[0]) or default_preset(data)
@@ -108,8 +109,7 @@ def make_plan(
                 f"{folder} holds another reproduction ({'; '.join(other)}): choose another --out"
             )
         return plan
-    config = make_config(read_preset(preset) if preset else {}, {"data": data}, asked["settings"])
-    split = load_data(data, size=config.size, split=config.split, skip_bad=config.skip_bad)
+    config, split = _common(preset, data, asked["settings"])
     require_tasks(split, data, TABLES[table].part, queries)
     threads = machine.prepare(config.threads)
     stage1 = config.stage1.resolved(len(split.base_train))
@@ -134,10 +134,19 @@ def make_plan(
     return plan
 
 
+def _common(preset: str | None, data: str, settings: Settings) -> tuple[Config, Split]:
+    """Return what all trainings have in common: the recipe, with what was asked for, and the pictures."""
+    config = make_config(_recipe(preset), {"data": data}, settings)
+    return config, load_data(data, size=config.size, split=config.split, skip_bad=config.skip_bad)
+
+
+def _recipe(preset: str | None) -> dict[str, Any]:
+    return read_preset(preset) if preset else {}
+
+
 def require_pictures(plan: Plan, data: str) -> None:
     """Refuse to go on with other pictures than those that a reproduction was begun with."""
-    config = make_config(read_preset(plan.preset) if plan.preset else {}, {"data": data}, plan.settings)
-    split = load_data(data, size=config.size, split=config.split, skip_bad=config.skip_bad)
+    _, split = _common(plan.preset, data, plan.settings)
     if split.base_train.key != plan.pictures:
         raise ConfigError(
             f"the pictures of {data} are not those that this was begun with: choose another --out"
@@ -204,9 +213,8 @@ def settings_of(plan: Plan, training: Training, runs: str) -> Settings:
 
 def config_of(plan: Plan, training: Training, data: str, folder: Path) -> Config:
     """Return the configuration of a training."""
-    start = read_preset(plan.preset) if plan.preset else {}
     options = {"data": data, "seed": training.seed}
-    return make_config(start, options, settings_of(plan, training, str(folder / "runs")))
+    return make_config(_recipe(plan.preset), options, settings_of(plan, training, str(folder / "runs")))
 
 
 def commands_of(plan: Plan, training: Training) -> list[str]:
