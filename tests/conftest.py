@@ -31,6 +31,7 @@ def own_cache_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
     """Keep every test's cache to itself, outside its `tmp_path`, and computation on one thread."""
     folder = tmp_path_factory.getbasetemp() / "caches" / str(next(_cache_numbers))
     monkeypatch.setenv("RECOLLECT_CACHE", str(folder))
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
     torch.set_num_threads(1)
 
 

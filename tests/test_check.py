@@ -88,6 +88,13 @@ def test_accuracies_are_those_of_one_prediction_after_the_other(model, zoo, monk
         assert confusion.counts[row].tolist() == [answers.count(other) for other in confusion.predicted]
 
 
+def test_a_folder_of_a_known_name_in_another_spelling_is_of_that_category(model, zoo, tmp_path):
+    other = Path(shutil.copytree(zoo, tmp_path / "other"))
+    (other / KNOWN[0]).rename(other / KNOWN[0].upper())
+    found, expected = (check_folder(model, folder)[0]["categories"] for folder in (other, zoo))
+    assert found == expected
+
+
 @pytest.mark.parametrize("store", [None, "elsewhere.sqlite"])
 def test_taught_categories_are_checked_too(model, zoo, tmp_path, store):
     model = Path(shutil.copy(find_model(model), tmp_path / "own.safetensors"))

@@ -337,7 +337,7 @@ BAD_NAMES = {
     "x" * 201: "has 201 characters: at most 200",
     "a\tb": "cannot be printed",
     "base-3": "'base-3' is a base category already",
-    "BASE-3": "'BASE-3' is a base category already",
+    "BASE-3": "'BASE-3' (spelled 'base-3') is a base category already",
 }
 
 
@@ -348,7 +348,7 @@ def test_names_that_cannot_be_taught(model, photos, refused, name):
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_names_that_cannot_be_given(taught, refused, name):
-    assert BAD_NAMES[name].split("'")[-1] in refused("rename", taught, "okapi", name)
+    assert BAD_NAMES[name].split("'")[-1].removeprefix(") ") in refused("rename", taught, "okapi", name)
 
 
 @pytest.mark.parametrize("name", ["Okapi", "ｏｋａｐｉ"])
@@ -441,7 +441,7 @@ def test_every_base_category_in_a_folder_is_named(model, photos, refused):
     for name in ("base-1", "Base-4"):
         write_picture(photos / name / "a.png")
     said = refused("teach", model, "--from", photos)
-    assert "'Base-4', 'base-1' are base categories already" in said
+    assert "'Base-4' (spelled 'base-4'), 'base-1' are base categories already" in said
 
 
 def test_a_folder_that_clashes_with_a_taught_spelling_teaches_nothing(taught, refused, tmp_path):

@@ -15,7 +15,7 @@ SOURCE = Path(recollect.__file__).parent
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
 LOW = {"errors", "progress", "storage"}
-DATA = LOW | {"images", "model", "modelfile"}
+DATA = LOW | {"images", "model", "modelfile", "pretrained"}
 TRAINING = DATA | {"data", "evaluation", "machine", "presets"}
 ALLOWED = {
     "errors": set(),
@@ -27,7 +27,8 @@ ALLOWED = {
     "store": {"errors"},
     "vectors": set(),
     "model": {"errors"},
-    "modelfile": {"errors", "storage", "model"},
+    "pretrained": {"errors", "storage", "model"},
+    "modelfile": {"errors", "storage", "model", "pretrained"},
     "calibrated": {"model"},
     "data": DATA,
     "evaluation": DATA | {"data"},
@@ -43,7 +44,9 @@ ALLOWED = {
     "lessons": LOW | {"images", "modelfile", "backends", "store", "bundle", "recognizer"},
     "answers": {"errors", "progress", "recognizer"},
     "sheet": LOW | {"images", "answers"},
-    "check": DATA | {"data", "evaluation", "recognizer", "lessons"},
+    "fresh": {"errors", "model", "modelfile", "pretrained", "training"},
+    "refit": TRAINING | {"training", "backends", "store", "calibrated", "recognizer", "lessons", "fresh"},
+    "check": DATA | {"data", "evaluation", "store", "recognizer", "lessons"},
     "demo": TRAINING | {"training", "backends", "recognizer"},
     "cli": TRAINING
     | {
@@ -58,6 +61,8 @@ ALLOWED = {
         "lessons",
         "answers",
         "sheet",
+        "fresh",
+        "refit",
         "__init__",
     },
 }

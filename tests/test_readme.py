@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pretrained import HAVE_WEIGHTS
 from recollect.modelfile import save_model
 from recollect.reproduce.claims import CLAIMS
 from recollect.reproduce.rows import SHOTS, TABLE_1
@@ -21,7 +22,8 @@ def test_the_five_lines_of_python_run(tmp_path, monkeypatch, capsys, tiny_model)
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     lines = [line for line in code.splitlines() if line]
     assert len(lines) == 5
-    save_model(tmp_path / "demo" / "model" / "model.safetensors", tiny_model)
+    if not HAVE_WEIGHTS:
+        save_model(tmp_path / "imagenet" / "model.safetensors", tiny_model)
     rng = np.random.default_rng(0)
     for name in ("okapi-1.jpg", "okapi-2.jpg", "unknown.jpg"):
         Image.fromarray(rng.integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(tmp_path / name)

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from recollect.evaluation.confusion import Confusion
 from recollect.lessons import reading
 from recollect.model.spec import Preprocessing
 from recollect.modelfile import read_header
+from recollect.store import fold
 
 log = logging.getLogger(__name__)
 BATCH = 256  # pictures that are answered at a time
@@ -26,7 +28,12 @@ UNKNOWN = "(unknown)"  # in place of a category's name
 
 
 def check_folder(
-    model: Path, folder: Path, store: str | None = None, *, skip_bad: bool = False
+    model: Path,
+    folder: Path,
+    store: str | None = None,
+    *,
+    skip_bad: bool = False,
+    extractor: str | None = None,
 ) -> tuple[dict[str, Any], Confusion]:
     """Let a recogniser answer as `predict` does: the result of `recollect check`, and the counts.
 
@@ -38,11 +45,15 @@ def check_folder(
     """
     header = read_header(model)
     items, key = find_items(folder, header.spec.preprocessing.size)
-    with reading(model, store) as recognizer:
+    with reading(model, store, extractor) as recognizer:
         known = [category.name for category in recognizer.categories()]
-        names = frozenset(known)
-        asked = [item for item in items if item.category in names]
-        unknown = Counter(item.category for item in items if item.category not in names)
+        names, spelled = frozenset(known), {fold(name): name for name in known}
+        asked = [
+            replace(item, category=spelled[fold(item.category)])
+            for item in items
+            if fold(item.category) in spelled
+        ]
+        unknown = Counter(item.category for item in items if fold(item.category) not in spelled)
         if not asked:
             raise DataError(
                 f"no sub-folder of {folder} is a category of {model}: there are {_some(sorted(unknown))}, "

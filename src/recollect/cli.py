@@ -56,7 +56,17 @@ CacheGb = Annotated[
         "where that cannot be, as in pickles.",
     ),
 ]
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file or a run folder.")]
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A model file, a run folder, or imagenet, which comes ready.")
+]
+OwnExtractor = Annotated[
+    str | None,
+    typer.Option(
+        "--extractor",
+        metavar="MODULE",
+        help="The module:package.module:callable of a model whose extractor is your own code.",
+    ),
+]
 StoreUrl = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", help="Where taught categories are kept (MODEL's taught.sqlite)."),
@@ -199,7 +209,16 @@ def train(
     preset: Annotated[
         str | None, typer.Option(help="A recipe, such as paper or cifar-fs-c64f; options win over it.")
     ] = None,
-    extractor: Annotated[str | None, typer.Option(help="c32f, c64f, c128f, resnet or resnet10.")] = None,
+    extractor: Annotated[
+        str | None,
+        typer.Option(
+            help="c32f, c64f, c128f, resnet, resnet10; with weights learned on ImageNet: efficientnet-lite0, "
+            "-lite1, -lite2; or your own: module:package.module:callable."
+        ),
+    ] = None,
+    finetune: Annotated[
+        bool | None, typer.Option("--finetune", help="Train an extractor that brings weights along, too.")
+    ] = None,
     classifier: Annotated[Classifier | None, typer.Option(help="How scores are computed.")] = None,
     generator: Annotated[
         GeneratorName | None, typer.Option(help="How novel categories' vectors are made.")
@@ -247,26 +266,30 @@ def train(
     from recollect.training.runfolder import RunFolder
 
     options = {
-        "data": data, "extractor": extractor, "classifier": classifier, "generator": generator,
-        "last_relu": last_relu, "shots": _shots(shots), "minutes": minutes, "seed": seed, "split": split,
-        "size": size, "device": device, "threads": threads, "skip_bad": skip_bad, "cache_gb": cache_gb,
-        "preset": preset,
+        "data": data, "extractor": extractor, "finetune": finetune, "classifier": classifier,
+        "generator": generator, "last_relu": last_relu, "shots": _shots(shots), "minutes": minutes,
+        "seed": seed, "split": split, "size": size, "device": device, "threads": threads,
+        "skip_bad": skip_bad, "cache_gb": cache_gb, "preset": preset,
     }  # fmt: skip
+    changes = _settings(settings or [])
     if resume:
-        start = RunFolder(out).config().model_dump()
+        start = RunFolder(out).config(extractor).model_dump()
         options["split"] = inline_split(split)  # as a run keeps it
         options["device"] = None if device == "auto" else device
     elif data is None:
         raise RecollectError("DATA is missing: a folder of categories, glyphs, or such as cifar-fs:PATH")
     else:
-        name = preset or default_preset(data)
+        asked = make_config({}, options, changes)  # with --set, which may name an extractor too
+        name = preset or default_preset(data, asked.extractor, finetune=asked.finetune)
         start = read_preset(name) if name else {}
-    config = make_config(start, options, _settings(settings or []))
+    config = make_config(start, options, changes)
     try:
         find_method(config.method).train(config, out, resume=resume)
     except Stopped as reason:
-        how = f"recollect train --resume --out {shlex.quote(str(out))}"
-        raise Stopped(f"{reason}; {out} holds a usable model. Go on with: {how}") from reason
+        words = ["recollect", "train", "--resume", "--out", str(out)]
+        words += ["--extractor", extractor] if extractor else []
+        usable = f"; {out} holds a usable model" if RunFolder(out).model.exists() else ""
+        raise Stopped(f"{reason}{usable}. Go on with: {shlex.join(words)}") from reason
     # A run that took stage 1 over and has no stage 2 judged nothing itself.
     validation = RunFolder(out).validation(1, 2)
     result = {"run": str(out), "model": str(out / "model.safetensors"), "validation": validation}
@@ -291,6 +314,7 @@ def evaluate(
         Path | None,
         typer.Option(callback=_png, help="Draw base against novel accuracy to this PNG file."),
     ] = None,
+    extractor: OwnExtractor = None,
     json_: Json = False,
     quiet: Quiet = False,
     _version: Version = False,
@@ -319,6 +343,7 @@ def evaluate(
         tasks=tasks,
         seed=seed,
         cache_gb=cache_gb,
+        extractor=extractor,
         keep=kept,
         by=method,
     )
@@ -342,6 +367,7 @@ def tsne(
         int, typer.Option(min=0, max=2**32 - 1, help="Seed of the pictures drawn and of t-SNE.")
     ] = 0,
     cache_gb: CacheGb = None,
+    extractor: OwnExtractor = None,
     json_: Json = False,
     quiet: Quiet = False,
     _version: Version = False,
@@ -353,7 +379,9 @@ def tsne(
     from recollect.evaluation.tsne import tsne_report
 
     machine.prepare()
-    report = tsne_report(model, data, out, part=categories.value, seed=seed, cache_gb=cache_gb)
+    report = tsne_report(
+        model, data, out, part=categories.value, seed=seed, cache_gb=cache_gb, extractor=extractor
+    )
     _print(report, json_, tsne_text)
 
 
@@ -369,6 +397,7 @@ def check(
         bool, typer.Option("--skip-bad", help="Leave out pictures that do not decode, and say so.")
     ] = False,
     store: StoreUrl = None,
+    extractor: OwnExtractor = None,
     json_: Json = False,
     quiet: Quiet = False,
     _version: Version = False,
@@ -379,7 +408,7 @@ def check(
     from recollect.check import check_folder, check_table
 
     machine.prepare()
-    report, confusion = check_folder(model, folder, store, skip_bad=skip_bad)
+    report, confusion = check_folder(model, folder, store, skip_bad=skip_bad, extractor=extractor)
     _print(report, json_, check_table)
     if out is not None:
         from recollect.evaluation.confusion import confusion_figure
@@ -403,6 +432,51 @@ def info(
 
 
 @app.command()
+def new(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder or .safetensors file to write.")],
+    extractor: Annotated[
+        str,
+        typer.Option(
+            help="efficientnet-lite0, -lite1 or -lite2, with weights learned on ImageNet; or your own: "
+            "module:package.module:callable."
+        ),
+    ],
+    size: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Height and width of the pictures, in pixels.")
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    _version: Version = False,
+) -> None:
+    """Make a recogniser that knows no category yet; teach it everything."""
+    _set_quiet(quiet)
+    from recollect.fresh import new_recogniser, new_text
+
+    _print(new_recogniser(extractor, out, size), json_, new_text)
+
+
+@app.command()
+def refit(
+    model: ModelPath,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder or .safetensors file to write.")],
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all random numbers.")] = 0,
+    store: StoreUrl = None,
+    extractor: OwnExtractor = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+    _version: Version = False,
+) -> None:
+    """Make base categories of taught ones with enough examples, in a new model; MODEL stays as it is."""
+    _set_quiet(quiet)
+    from recollect import machine
+    from recollect.refit import refit as run_refit
+    from recollect.refit import refit_text
+
+    machine.prepare()
+    _print(run_refit(model, out, store, seed=seed, extractor=extractor), json_, refit_text)
+
+
+@app.command()
 def teach(
     model: ModelPath,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="What the pictures show.")] = None,
@@ -416,6 +490,7 @@ def teach(
         bool, typer.Option("--thumbnails", help="Keep a small copy of each picture in the store.")
     ] = False,
     store: StoreUrl = None,
+    extractor: OwnExtractor = None,
     json_: Json = False,
     quiet: Quiet = False,
     _version: Version = False,
@@ -427,7 +502,8 @@ def teach(
     from recollect import lessons
 
     chosen = lessons.lessons_in(folder) if folder else {str(name): lessons.pictures_of(pictures or [])}
-    _print(lessons.teach(model, chosen, store, thumbnails=thumbnails), json_, lessons.teaching_text)
+    result = lessons.teach(model, chosen, store, thumbnails=thumbnails, extractor=extractor)
+    _print(result, json_, lessons.teaching_text)
 
 
 @app.command()
@@ -435,6 +511,7 @@ def forget(
     model: ModelPath,
     name: Annotated[str, typer.Argument(help="A taught category.")],
     store: StoreUrl = None,
+    extractor: OwnExtractor = None,
     json_: Json = False,
     quiet: Quiet = False,
     _version: Version = False,
@@ -443,7 +520,7 @@ def forget(
     _set_quiet(quiet)
     from recollect import lessons
 
-    _print(lessons.forget(model, name, store), json_, lessons.forgetting_text)
+    _print(lessons.forget(model, name, store, extractor), json_, lessons.forgetting_text)
 
 
 @app.command()
@@ -452,6 +529,7 @@ def rename(
     old: Annotated[str, typer.Argument(help="A taught category.")],
     new: Annotated[str, typer.Argument(help="Its new name.")],
     store: StoreUrl = None,
+    extractor: OwnExtractor = None,
     json_: Json = False,
     quiet: Quiet = False,
     _version: Version = False,
@@ -460,7 +538,7 @@ def rename(
     _set_quiet(quiet)
     from recollect import lessons
 
-    _print(lessons.rename(model, old, new, store), json_, lessons.renaming_text)
+    _print(lessons.rename(model, old, new, store, extractor), json_, lessons.renaming_text)
 
 
 @app.command()
@@ -468,6 +546,7 @@ def categories(
     model: ModelPath,
     everything: Annotated[bool, typer.Option("--all", help="Show every base category.")] = False,
     store: StoreUrl = None,
+    extractor: OwnExtractor = None,
     json_: Json = False,
     quiet: Quiet = False,
     _version: Version = False,
@@ -476,7 +555,7 @@ def categories(
     _set_quiet(quiet)
     from recollect import lessons
 
-    with lessons.reading(model, store) as recognizer:
+    with lessons.reading(model, store, extractor) as recognizer:
         report = lessons.categories_report(model, recognizer)
     _print(report, json_, partial(lessons.categories_table, everything=everything))
 
@@ -494,6 +573,7 @@ def predict(
         bool, typer.Option("--no-unknown", help="Take every picture to show a category that is known.")
     ] = False,
     store: StoreUrl = None,
+    extractor: OwnExtractor = None,
     json_: Json = False,
     quiet: Quiet = False,
     _version: Version = False,
@@ -503,7 +583,7 @@ def predict(
     from recollect import answers, lessons
 
     chosen = lessons.pictures_of(pictures)
-    with lessons.reading(model, store) as recognizer:
+    with lessons.reading(model, store, extractor) as recognizer:
         report = answers.predict_report(recognizer, model, chosen, top, among.value, unknown=not no_unknown)
     _print(report, json_, answers.predict_table)
     if sheet is not None:

@@ -220,7 +220,7 @@ def _lesson_lines(facts: dict[str, Any]) -> list[str]:
 def _next_steps(result: dict[str, Any]) -> list[str]:
     return [
         f"  recollect evaluate {result['model']} glyphs --shots 1,2,5,10",
-        "  recollect train FOLDER --minutes 20 --out runs/mine     (one sub-folder of pictures per category)",
+        "  recollect train FOLDER --extractor efficientnet-lite0 --out runs/mine     (a folder per category)",
     ]
 
 

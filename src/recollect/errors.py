@@ -38,6 +38,10 @@ class ModelError(RecollectError):
     """A model file that cannot be used, or an impossible model."""
 
 
+class ExtraError(ModelError):
+    """A part of the package that is not installed; the message has the command that installs it."""
+
+
 class ConfigError(RecollectError):
     """A configuration that is wrong or contradicts an earlier one."""
 

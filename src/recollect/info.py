@@ -17,10 +17,11 @@ def model_info(model: str | Path) -> dict[str, Any]:
     """Return what a model file is and where it comes from.
 
     `file`, `megabytes`, `format`, `method`, `parameters`, `fingerprint` (what features depend on),
-    `extractor`, `last_relu`, `classifier`, `generator`, `preprocessing`, `base_categories` (how many) and
-    the first of them, `first_categories`; `taught` (how many categories came with the file) and
+    `extractor`, `last_relu`, `centred`, `classifier`, `generator`, `preprocessing`, `base_categories` (how
+    many) and the first of them, `first_categories`; `taught` (how many categories came with the file) and
     `calibration`; `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as the training wrote it,
-    with its configuration.
+    with its configuration. `parameters` and `fingerprint` are null where the weights of the extractor would
+    come from a package that is not installed.
     """
     path, header, parameters, fingerprint = summarise(model)
     spec, provenance = header.spec, header.provenance
@@ -33,6 +34,7 @@ def model_info(model: str | Path) -> dict[str, Any]:
         "fingerprint": fingerprint,
         "extractor": spec.extractor,
         "last_relu": spec.last_relu,
+        "centred": spec.centred,
         "classifier": spec.classifier,
         "generator": spec.generator,
         "preprocessing": spec.preprocessing.model_dump(mode="json"),
@@ -65,15 +67,21 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
     return {
         "file": f"{info['file']} ({info['megabytes']:.2f} MB, format {info['format']})",
         "method": "" if info["method"] == PAPER else info["method"],
-        "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}",
+        "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}"
+        f"{', centred' if info['centred'] else ''}",
         "classifier": info["classifier"],
         "generator": info["generator"],
-        "parameters": f"{info['parameters']:,}",
+        "parameters": "unknown, its weights are not installed"
+        if info["parameters"] is None
+        else f"{info['parameters']:,}",
         "input": f"{prepare['size']} × {prepare['size']} pixels{cut}; mean {mean}; std {std}",
-        "base categories": f"{count}: {', '.join(names)}{', …' if count > len(names) else ''}",
+        "base categories": f"{count}: {', '.join(names)}{', …' if count > len(names) else ''}"
+        if count
+        else "none",
         "taught": str(info["taught"] or ""),
         "calibration": _calibration(info["calibration"]),
-        "fingerprint": info["fingerprint"],
+        "fingerprint": info["fingerprint"] or "",
+        "licence of weights": str(info["provenance"].get("weights_licence", "")),
     }
 
 
@@ -107,10 +115,21 @@ def _whence(info: dict[str, Any]) -> dict[str, str]:
         "written": str(provenance.get("written", "")),
         "with": ", ".join(versions),
         "on": str(provenance.get("machine", "")),
+        "refit": _refit(provenance.get("refit")),
         "stage 1": _stage(provenance, "stage1_seconds", "images_seen", "pictures"),
         "stage 2": _stage(provenance, "stage2_seconds", "episodes_seen", "episodes"),
         "validation": ", ".join(f"{name} {value} %" for name, value in figures),
     }
+
+
+def _refit(words: object) -> str:
+    if not isinstance(words, dict):
+        return ""
+    told = {name: words.get(name) for name in ("from", "categories", "held_back", "before", "after")}
+    return (
+        "{categories} categories taught to {from}; of {held_back} held-back examples {before} % right "
+        "before, {after} % after"
+    ).format(**told)
 
 
 def _stage(provenance: dict[str, Any], seconds: str, seen: str, what: str) -> str:

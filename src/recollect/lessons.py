@@ -12,9 +12,10 @@ from recollect.backends import Backend
 from recollect.bundle import unpack
 from recollect.errors import DataError, PictureError, RecollectError, StoreError, one_line
 from recollect.images import PICTURE_SUFFIXES
-from recollect.modelfile import find_model, read_header, read_taught
+from recollect.modelfile import find_model, is_ready, read_header, read_taught
 from recollect.progress import track
 from recollect.recognizer import Recognizer
+from recollect.storage import data_folder
 from recollect.store import Owner, Store, fold, open_store, store_path, tidy
 
 T = TypeVar("T")
@@ -24,16 +25,18 @@ _SHOWN = 10  # base categories listed unless all are asked for
 
 
 @contextmanager
-def reading(model: Path, store: str | None) -> Iterator[Recognizer]:
+def reading(model: Path, store: str | None, extractor: str | None = None) -> Iterator[Recognizer]:
     """Give a recogniser with what a model was taught; nothing is written, not even an empty store."""
     path = _existing(model, store)
-    backend = _load(model)
+    backend = _load(model, extractor)
     with _opened(model, backend, path) as opened:
         yield Recognizer(backend, opened)
 
 
 def default_store(model: Path) -> Path:
     """Return the file that keeps what a model was taught, unless another is named."""
+    if is_ready(model):
+        return data_folder() / find_model(model).stem / STORE_NAME
     return find_model(model).parent / STORE_NAME
 
 
@@ -43,6 +46,7 @@ def teach(
     store: str | None = None,
     *,
     thumbnails: bool = False,
+    extractor: str | None = None,
 ) -> dict[str, Any]:
     """Teach categories from pictures, all of them or none: the result of `recollect teach`.
 
@@ -53,7 +57,7 @@ def teach(
     path = _kept(model, store)
     lessons = {tidy(name): pictures for name, pictures in lessons.items()}
     _refuse_base_names(model, lessons)
-    backend = _load(model)
+    backend = _load(model, extractor)
     # Everything that can be wrong with names and pictures shows before the store is opened or made.
     rehearsal = Recognizer(backend)
     for name, pictures in track(lessons.items(), "teaching", len(lessons)):
@@ -78,7 +82,7 @@ def teach(
     return {"model": str(model), "store": str(path), "taught": taught}
 
 
-def forget(model: Path, name: str, store: str | None = None) -> dict[str, Any]:
+def forget(model: Path, name: str, store: str | None = None, extractor: str | None = None) -> dict[str, Any]:
     """Forget a taught category: the result of `recollect forget`."""
 
     def change(recognizer: Recognizer) -> int:
@@ -86,13 +90,15 @@ def forget(model: Path, name: str, store: str | None = None) -> dict[str, Any]:
         recognizer.forget(name)
         return examples
 
-    path, examples = _change(model, store, change)
+    path, examples = _change(model, store, change, extractor)
     return {"model": str(model), "store": str(path), "forgotten": tidy(name), "examples": examples}
 
 
-def rename(model: Path, old: str, new: str, store: str | None = None) -> dict[str, Any]:
+def rename(
+    model: Path, old: str, new: str, store: str | None = None, extractor: str | None = None
+) -> dict[str, Any]:
     """Give a taught category another name: the result of `recollect rename`."""
-    path, _ = _change(model, store, lambda recognizer: recognizer.rename(old, new))
+    path, _ = _change(model, store, lambda recognizer: recognizer.rename(old, new), extractor)
     return {"model": str(model), "store": str(path), "old": tidy(old), "new": tidy(new)}
 
 
@@ -184,9 +190,11 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _change(model: Path, store: str | None, change: Callable[[Recognizer], T]) -> tuple[Path, T]:
+def _change(
+    model: Path, store: str | None, change: Callable[[Recognizer], T], extractor: str | None
+) -> tuple[Path, T]:
     """Change what a model was taught; return where that is kept, and what the change gave."""
-    path, there, backend = _kept(model, store), _existing(model, store), _load(model)
+    path, there, backend = _kept(model, store), _existing(model, store), _load(model, extractor)
     with _opened(model, backend, there) as opened:
         result = change(Recognizer(backend, opened))
     if there is None:  # a saved recogniser: its categories move to a store, now that nothing is wrong
@@ -216,10 +224,10 @@ def _existing(model: Path, store: str | None) -> Path | None:
     return None
 
 
-def _load(model: Path) -> Backend:
+def _load(model: Path, extractor: str | None) -> Backend:
     from recollect.backends.torch import TorchBackend
 
-    return TorchBackend.load(model)
+    return TorchBackend.load(model, extractor)
 
 
 @contextmanager
@@ -237,8 +245,12 @@ def _opened(model: Path, backend: Backend, path: Path | None) -> Iterator[Store]
 
 def _refuse_base_names(model: Path, lessons: Mapping[str, Sequence[Path]]) -> None:
     """Name every category that is a base one, before any picture is read."""
-    base = {fold(name) for name in read_header(model).spec.categories}
-    clashes = [f"'{name}'" for name in lessons if fold(tidy(name)) in base]
+    base = {fold(name): name for name in read_header(model).spec.categories}
+    clashes = [
+        f"'{name}'" + (f" (spelled '{base[fold(name)]}')" if name != base[fold(name)] else "")
+        for name in lessons
+        if fold(name) in base
+    ]
     if clashes:
         are = "is a base category" if len(clashes) == 1 else "are base categories"
         raise RecollectError(f"{', '.join(clashes)} {are} already: choose another name; nothing was taught")

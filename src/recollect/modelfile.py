@@ -5,8 +5,10 @@ The header reads without torch; `load_model` and `save_model` bring it in.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -17,20 +19,23 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from recollect.errors import ModelError
-from recollect.model.spec import Calibration, Frozen, ModelSpec
+from recollect.errors import ExtraError, ModelError
+from recollect.model.spec import Calibration, Frozen, ModelSpec, is_own_code
+from recollect.pretrained import PUBLISHED, extractor_weights
 from recollect.storage import replacing_file
 
 if TYPE_CHECKING:
     from recollect.model.model import Model
 
-FORMAT = 3  # 1 had no taught categories and no calibration, 2 no method and one bias only
+FORMAT = 4  # 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature
 PAPER = "recollect"  # the method of models that are the paper's
 FILE_NAME = "model.safetensors"
 _KEY = "recollect"
 _EXTRACTOR = "extractor."  # before the names of its weights
 TAUGHT = "taught."  # before the names of tensors that are no weights
-_STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
+_CENTRE = "centre"
+_STATISTICS = {"running_mean", "running_var", "num_batches_tracked", _CENTRE}
+READY = ("imagenet",)  # models that come with the package
 
 
 class TrainedOn(Frozen):
@@ -74,21 +79,40 @@ class Header(Frozen):
 
 
 def find_model(path: str | Path) -> Path:
-    """Return the model file that `path` means: the file itself, or the one in a run folder."""
-    path = Path(path)
+    """Return the model file that `path` means: itself, the one in a run folder, or one of the package's."""
+    name, path = str(path), Path(path)
     try:
+        if name in READY and not path.exists():
+            return _ready(name)
         if path.is_dir():
             if not (path / FILE_NAME).is_file():
+                if name in READY:
+                    raise ModelError(
+                        f"the folder {name} here hides the model of that name that comes with recollect: "
+                        "rename it, or work elsewhere"
+                    )
                 raise ModelError(
                     f"{path} holds no {FILE_NAME}: name a finished run, or end this one with "
                     f"`recollect train --resume --out {path}`"
                 )
             path = path / FILE_NAME
         if not path.is_file():
-            raise ModelError(f"there is no model at {path}: name a model file or a run folder")
+            raise ModelError(
+                f"there is no model at {path}: name a model file, a run folder, or a model that comes with "
+                f"recollect ({', '.join(READY)})"
+            )
     except OSError as error:
         raise ModelError(f"cannot look at {path}: {error.strerror or error}") from error
     return path
+
+
+def is_ready(path: str | Path) -> bool:
+    """Say whether `path` means a model that comes with the package."""
+    return find_model(path).resolve().parent == _ready("").resolve().parent
+
+
+def _ready(name: str) -> Path:
+    return Path(__file__).parent / "models" / f"{name}.safetensors"
 
 
 def read_header(path: str | Path) -> Header:
@@ -104,19 +128,43 @@ class Summary(NamedTuple):
 
     path: Path
     header: Header
-    parameters: int  # from shapes alone; batch norm's statistics are none
-    fingerprint: str  # of the model in it
+    parameters: int | None  # from shapes alone; batch norm's statistics are none
+    fingerprint: str | None  # of the model in it
 
 
 def summarise(path: str | Path) -> Summary:
-    """Read what a model file is, at one opening."""
+    """Read what a model file is, at one opening.
+
+    Where the extractor's weights would come from a package that is not installed, they are not counted, and
+    there is no fingerprint.
+    """
     path = find_model(path)
     with _opened(path) as file:
         header = _parse_header(path, file.metadata() or {})
-        weights = [name for name in file.keys() if not name.startswith(TAUGHT)]  # noqa: SIM118
-        learned = [name for name in weights if name.rpartition(".")[2] not in _STATISTICS]
-        parameters = sum(prod(file.get_slice(name).get_shape()) for name in learned)
-        return Summary(path, header, parameters, _digest(header.spec, _tensors(path, file, _EXTRACTOR)))
+        names = [name for name in file.keys() if not name.startswith(TAUGHT)]  # noqa: SIM118
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        weights = _tensors(path, file, _EXTRACTOR)
+        centre = _tensors(path, file, _CENTRE).get("")
+    try:
+        missing = _weights_from_the_extra(header.spec, shapes)
+    except ExtraError:
+        return Summary(path, header, None, None)
+    shapes |= {name: values.shape for name, values in missing.items()}
+    learned = [shape for name, shape in shapes.items() if name.rpartition(".")[2] not in _STATISTICS]
+    weights |= {name.removeprefix(_EXTRACTOR): values for name, values in missing.items()}
+    return Summary(path, header, sum(map(prod, learned)), _digest(header.spec, weights, centre))
+
+
+def _weights_from_the_extra(spec: ModelSpec, names: Iterable[str]) -> dict[str, npt.NDArray[np.generic]]:
+    """Return an extractor's weights by their names in a model file that has none of them."""
+    if spec.extractor not in PUBLISHED or any(name.startswith(_EXTRACTOR) for name in names):
+        return {}
+    return {f"{_EXTRACTOR}{name}": values for name, values in extractor_weights(spec.extractor).items()}
+
+
+def stamp() -> dict[str, str]:
+    """Return when and with what a model is written, for its provenance."""
+    return {"written": datetime.now(UTC).isoformat(timespec="seconds"), "recollect": version("recollect")}
 
 
 def save_model(
@@ -161,18 +209,25 @@ def read_taught(path: str | Path) -> tuple[Path, Header, dict[str, npt.NDArray[n
     return path, header, tensors
 
 
-def load_model(path: str | Path) -> "Model":
-    """Read a model, in evaluation mode."""
+def load_model(path: str | Path, extractor: str | None = None) -> "Model":
+    """Read a model, in evaluation mode.
+
+    No file causes an import: a model whose extractor is a caller's own code loads only where the caller
+    names it again, as `extractor`.
+    """
     import torch
     from safetensors.torch import load_file
 
+    from recollect.model.extractors.own import own_extractor
     from recollect.model.model import Model
 
     path = find_model(path)
     header = read_header(path)
+    _require_named(path, header.spec, extractor)
+    own = own_extractor(extractor, header.spec.preprocessing.size) if is_own_code(extractor) else None
     try:
         with torch.device("meta"):  # shapes only: a header may ask for more memory than there is
-            expected = Model(header.spec).state_dict()
+            expected = Model(header.spec, own).state_dict()
     except ModelError as error:
         raise ModelError(f"{path} cannot be used: {error}") from error
     except (RuntimeError, OverflowError) as error:
@@ -181,6 +236,13 @@ def load_model(path: str | Path) -> "Model":
         weights = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(TAUGHT)}
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
+    weights |= {
+        name: torch.from_numpy(values)
+        for name, values in _weights_from_the_extra(header.spec, weights).items()
+    }
+    for name, tensor in weights.items():
+        if tensor.dtype == torch.float16 and name in expected:
+            weights[name] = tensor.to(expected[name].dtype)
     for name in sorted({*expected, *weights}):
         has, needs = (
             None if tensor is None else (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
@@ -191,24 +253,37 @@ def load_model(path: str | Path) -> "Model":
                 f"the weights in {path} do not fit its header: '{name}' is {_described(has)} and should be "
                 f"{_described(needs)}"
             )
-    model = Model(header.spec)
+    model = Model(header.spec, own)
     model.load_state_dict(weights)
     return model.eval()
 
 
+def _require_named(path: Path, spec: ModelSpec, extractor: str | None) -> None:
+    """Refuse an extractor that is named for another than the model's own."""
+    if extractor is not None and extractor != spec.extractor:
+        raise ModelError(f"the extractor of {path} is '{spec.extractor}' and not '{extractor}'")
+
+
 def fingerprint(model: "Model") -> str:
-    """Return a digest of the extractor's weights and preprocessing: what features depend on."""
+    """Return a digest of the extractor's weights, preprocessing and centre: what features depend on."""
     state = model.extractor.state_dict().items()
-    return _digest(model.spec, {name: tensor.detach().cpu().numpy() for name, tensor in state})
+    centre = model.centre.cpu().numpy() if model.spec.centred else None
+    return _digest(model.spec, {name: tensor.detach().cpu().numpy() for name, tensor in state}, centre)
 
 
 def digest_of(spec: ModelSpec, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:
     """Return a digest of a whole model: what taught vectors depend on."""
-    return _digest_of(spec.model_dump(), weights)
+    # What has come since is left out where it says nothing: stores of older models stay theirs.
+    return _digest_of(spec.model_dump(exclude=set() if spec.centred else {"centred"}), weights)
 
 
-def _digest(spec: ModelSpec, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:
-    return _digest_of([spec.extractor, spec.last_relu, spec.preprocessing.model_dump()], weights)
+def _digest(
+    spec: ModelSpec,
+    weights: Mapping[str, npt.NDArray[np.generic]],
+    centre: npt.NDArray[np.generic] | None = None,
+) -> str:
+    words = [spec.extractor, spec.last_relu, spec.preprocessing.model_dump()]
+    return _digest_of(words, weights if centre is None else {**weights, "": centre.astype(np.float32)})
 
 
 def _digest_of(words: object, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:

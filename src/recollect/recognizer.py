@@ -65,14 +65,18 @@ class Recognizer:
         self._lock = threading.RLock()
 
     @classmethod
-    def load(cls, model: str | Path, store: str | Path | None = None) -> "Recognizer":
-        """Load a model file or a run folder; taught categories live in memory, or in the store at a path.
+    def load(
+        cls, model: str | Path, store: str | Path | None = None, *, extractor: str | None = None
+    ) -> "Recognizer":
+        """Load a model file, a run folder, or a model that comes ready ("imagenet").
 
-        A file that `save` wrote brings its taught categories along, into memory or into a new store.
+        Taught categories live in memory, or in the store at a path. A file that `save` wrote brings its
+        taught categories along, into memory or into a new store. A model whose extractor is your own code
+        loads only where you name it again: `extractor="module:package.module:callable"`.
         """
         from recollect.backends.torch import TorchBackend
 
-        backend = TorchBackend.load(model)
+        backend = TorchBackend.load(model, extractor)
         width = backend.base_vectors.shape[1]
         content = unpack(*read_taught(model), width)  # before a store is made for what cannot be used
         opened = open_store(store, Owner(backend.fingerprint, width))

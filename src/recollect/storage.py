@@ -112,6 +112,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recollect"
 
 
+def data_folder() -> Path:
+    """Return where a user's own data is kept: what models that come with the package were taught."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "recollect"
+
+
 def _part(path: Path) -> Path:
     """Return a name beside `path` that nobody else has."""
     return path.parent / f".{path.name}.{secrets.token_hex(4)}.part"

@@ -25,9 +25,9 @@ def seen(monkeypatch):
     counts = []
     embed = features_module.Model.embed
 
-    def counting(model, pixels):
+    def counting(model, pixels, *extractor):
         counts.append(len(pixels))
-        return embed(model, pixels)
+        return embed(model, pixels, *extractor)
 
     monkeypatch.setattr(features_module.Model, "embed", counting)
     return counts
@@ -200,7 +200,7 @@ def test_a_damaged_cache_file_is_made_again(tiny_model, images, seen, damage):
 
 
 def test_an_interrupted_extraction_leaves_nothing_behind(tiny_model, images, monkeypatch):
-    def fail(_model, _pixels):
+    def fail(_model, _pixels, *_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(features_module.Model, "embed", fail)

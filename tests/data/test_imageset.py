@@ -251,6 +251,15 @@ def test_selected_pictures_are_labelled_by_the_categories_asked_for():
     np.testing.assert_array_equal(chosen.take(np.array([1, 0])), np.stack([pixels_of(1), pixels_of(4)]))
 
 
+def test_the_first_pictures_of_each_category_keep_their_order():
+    pixels = np.arange(6, dtype=np.uint8).reshape(6, 1, 1, 1) * np.ones((6, 1, 1, 3), np.uint8)
+    images = ImageSet(pixels, np.arange(6), np.array([1, 0, 1, 1, 0, 2]), ("a", "b", "c"), "key")
+    first = images.first(2)
+    assert first.labels.tolist() == [1, 0, 1, 0, 2]
+    assert first.take(np.arange(5))[:, 0, 0, 0].tolist() == [0, 1, 2, 4, 5]
+    assert len(images.first(9)) == 6
+
+
 def test_the_content_key_names_the_pictures_and_their_order():
     library = library_of([0, 0, 1])
     keys = [library.select(rows, ["a", "b"]).content_key() for rows in ([0, 1], [1, 0], [0, 2], [0])]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -102,6 +104,30 @@ def test_tasks_in_which_base_categories_play_novel_are_sound(case, seed):
     assert hidden.sum(1).tolist() == [shape.ways] * 3
     assert not hidden.gather(1, tasks.base_targets).any()
     assert hidden.gather(1, tasks.ways).all()
+
+
+@given(case=settings_of_fake_novel_tasks(), seed=st.integers(0, 2**31))
+def test_base_categories_that_play_novel_can_be_taught_from_other_pictures(case, seed):
+    shape, sizes = case
+    asked, lessons = [shape.queries] * len(sizes), [shape.shots + 1] * len(sizes)
+    shape = replace(shape, base_queries=min(shape.base_count, shape.queries))
+    labels, lesson_labels = labels_of(asked, seed), labels_of(lessons, seed + 1)
+    sampler = TaskSampler(labels, None, base_names=names_of("base", sizes), lesson_labels=lesson_labels)
+    tasks = sampler.draw(shape, 3, seed)
+    for task in range(3):
+        for way, category in enumerate(tasks.ways[task].tolist()):
+            support = tasks.support[task, way].tolist()
+            assert lesson_labels[support].tolist() == [category] * shape.shots
+            assert len({*support}) == shape.shots
+            queries = tasks.novel_queries[task][tasks.novel_targets[task] == way].tolist()
+            assert sorted(queries) == np.flatnonzero(labels == category).tolist()
+    assert not tasks.hidden(len(sizes)).gather(1, tasks.base_targets).any()
+    fitted = sampler.fit(TaskShape(1, 50, 50))
+    assert (fitted.shots, fitted.queries) == (shape.shots + 1, shape.queries)
+    with pytest.raises(DataError, match=f"has {shape.queries} pictures and needs {shape.queries + 1}"):
+        sampler.check(replace(shape, queries=shape.queries + 1))
+    with pytest.raises(DataError, match=f"has {shape.shots + 1} pictures and needs {shape.shots + 2}"):
+        sampler.check(replace(shape, shots=shape.shots + 2))
 
 
 def test_hundreds_of_tasks_with_very_unbalanced_categories_are_sound():

@@ -38,7 +38,7 @@ def joint_scores_of(model, novel, base, tasks):
     """Score tasks by the model's own joint scores, with nothing computed beforehand."""
     source = base if novel is None else novel
     hidden = tasks.hidden(len(base.categories)) if novel is None else None
-    support = source.features[tasks.support]
+    support = (base.lessons or source).features[tasks.support]
     with torch.no_grad():
         novel_base, novel_novel = model.joint_scores(
             support, source.features[tasks.novel_queries], hidden=hidden
@@ -47,13 +47,16 @@ def joint_scores_of(model, novel, base, tasks):
     return Scores(novel_base, novel_novel, base_base, base_novel)
 
 
-@pytest.mark.parametrize("fake", [False, True], ids=["novel", "fake-novel"])
+@pytest.mark.parametrize("kind", ["novel", "fake-novel", "fake-novel with lessons"])
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
-def test_scores_of_tasks_are_the_models_joint_scores(make_model, novel, base, classifier, generator, fake):
+def test_scores_of_tasks_are_the_models_joint_scores(make_model, novel, base, classifier, generator, kind):
     model = make_model(classifier=classifier, generator=generator)
-    novel = None if fake else novel
-    tasks = task_sampler(base, novel).draw(TaskShape(3, 2, 4, 9), 20, 0)
+    novel = novel if kind == "novel" else None
+    if kind == "fake-novel with lessons":
+        base = replace(base, lessons=feature_set([30] * 7, 32, 2, "base"))
+    tasks = task_sampler(base, novel, base.lessons).draw(TaskShape(3, 2, 4, 9), 20, 0)
+    assert (tasks.support.max() >= len(base.labels)) == (kind == "fake-novel with lessons")
     found = model_scores(model, novel, base)(tasks)
     expected = joint_scores_of(model, novel, base, tasks)
     for name in ("novel_base", "novel_novel", "base_base", "base_novel"):

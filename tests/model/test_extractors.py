@@ -43,8 +43,8 @@ def pictures(count=2, size=32, seed=1):
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
-def test_the_registry_holds_the_five_extractors():
-    assert extractor_names() == sorted(WIDTHS)
+def test_the_registry_holds_the_papers_extractors_and_those_with_published_weights():
+    assert extractor_names() == sorted([*WIDTHS, *(f"efficientnet-lite{number}" for number in range(3))])
 
 
 @every_extractor

@@ -18,26 +18,27 @@ class TorchBackend:
 
     def __init__(self, model: Model, header: Header | None = None) -> None:
         self._model = model.eval()
+        self._extractor = model.extractor.for_inference()
         self.header = header or Header(spec=model.spec)
         self.fingerprint = digest_of(model.spec, self.weights())
         self.base_vectors: Floats = model.classifier.weight.detach().cpu().numpy().copy()
         self.scale = float(model.classifier.scale.detach())
 
     @classmethod
-    def load(cls, path: str | Path) -> "TorchBackend":
-        """Read a model file or a run folder."""
+    def load(cls, path: str | Path, extractor: str | None = None) -> "TorchBackend":
+        """Read a model; one whose extractor is a caller's own code only where it is named again."""
         header = read_header(path)
         if header.method != PAPER:
             raise ModelError(
                 f"{path} is a model of the method {header.method}, made to be compared with: "
                 "only `recollect evaluate` can use it"
             )
-        return cls(load_model(path), header)
+        return cls(load_model(path, extractor), header)
 
     @torch.inference_mode()
     def embed(self, pixels: npt.NDArray[np.uint8]) -> Floats:
         """Return the features (n, d) of pixels (n, size, size, 3)."""
-        features: Floats = self._model.embed(torch.from_numpy(pixels)).numpy()
+        features: Floats = self._model.embed(torch.from_numpy(pixels), self._extractor).numpy()
         return features
 
     @torch.inference_mode()

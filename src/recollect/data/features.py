@@ -25,20 +25,27 @@ _BATCH_PIXELS = 256 * 32 * 32  # of one batch through the extractor: enough to k
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Features (n, d) with the labels and category names of the pictures they come from."""
+    """Features (n, d) with the labels and category names of the pictures they come from.
+
+    In tasks in which these categories play novel they are taught from `lessons`, or else from the same
+    pictures.
+    """
 
     features: Tensor
     labels: Tensor
     categories: tuple[str, ...]
+    lessons: "FeatureSet | None" = None
 
 
 def extract(model: Model, images: ImageSet) -> FeatureSet:
     """Run the extractor once over every picture, in evaluation mode and without augmentation."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    device = model.mean.device
+    device, extractor = model.mean.device, model.extractor.for_inference()
     with torch.inference_mode(), closing(images.stream(_batches(images))) as stream:
-        parts = [model.embed(torch.from_numpy(pixels).to(device)).float().cpu() for _, pixels in stream]
+        parts = [
+            model.embed(torch.from_numpy(pixels).to(device), extractor).float().cpu() for _, pixels in stream
+        ]
     for module, mode in modes.items():
         module.training = mode
     return _labelled(torch.cat(parts).clone(), images)
@@ -78,6 +85,7 @@ def augmented_views(
     draws its own mask for every view. `check` is called between batches and may raise to end the work.
     """
     model.extractor.freeze()
+    extractor = model.extractor.for_inference()
     result = torch.empty(views, len(images), model.width, dtype=torch.float16)
     work = images.stream(_batches(images))
     with torch.no_grad(), bar("augmented views", views * len(images)) as advance, closing(work) as stream:
@@ -89,7 +97,7 @@ def augmented_views(
                 torch.manual_seed(int(words[1]))
                 check()
                 augmented = augmentation(torch.from_numpy(pixels), generator).to(model.mean.device)
-                result[view, rows[0] : rows[-1] + 1] = model.embed(augmented).half().cpu()
+                result[view, rows[0] : rows[-1] + 1] = model.embed(augmented, extractor).half().cpu()
                 advance(len(rows), "")
     return result
 

@@ -86,6 +86,14 @@ class ImageSet:
             for indices in work:
                 yield indices, self.take(indices)
 
+    def first(self, count: int) -> "ImageSet":
+        """Return the first `count` pictures of each category."""
+        order = np.argsort(self.labels, kind="stable")
+        sizes = np.bincount(self.labels, minlength=len(self.categories))
+        place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        chosen = np.sort(order[place < count])
+        return replace(self, rows=self.rows[chosen], labels=self.labels[chosen])
+
     def content_key(self) -> str:
         """Return a digest that names exactly these pictures in this order."""
         return hashlib.sha256(self.key.encode() + self.rows.tobytes()).hexdigest()[:32]

@@ -23,7 +23,7 @@ class Tasks:
     """Few-shot tasks: indices into a set of novel pictures and a set of base pictures."""
 
     ways: Tensor  # (tasks, ways) the novel categories
-    support: Tensor  # (tasks, ways, shots) novel pictures
+    support: Tensor  # (tasks, ways, shots) novel pictures, or pictures of lessons
     novel_queries: Tensor  # (tasks, ways · queries) novel pictures
     novel_targets: Tensor  # (tasks, ways · queries) in 0 … ways−1
     base_queries: Tensor  # (tasks, base queries) base pictures
@@ -74,7 +74,8 @@ class TaskSampler:
     """Draws tasks from labelled pictures.
 
     Novel categories come from `novel_labels`. Where that is `None`, base categories play novel: they and
-    their pictures are drawn from the base ones, and the base queries from the categories that remain.
+    their pictures are drawn from the base ones, and the base queries from the categories that remain. Their
+    support is drawn from other pictures, those of `lesson_labels`, where these are given.
     """
 
     def __init__(
@@ -84,17 +85,25 @@ class TaskSampler:
         *,
         base_names: Sequence[str],
         novel_names: Sequence[str] = (),
+        lesson_labels: Ints | None = None,
     ) -> None:
         self.fake = novel_labels is None
         self.base = _Pictures(base_labels, base_names)
         self.novel = self.base if novel_labels is None else _Pictures(novel_labels, novel_names)
+        if lesson_labels is not None and not self.fake:
+            raise ValueError("lessons are for base categories that play novel")
+        self.lessons = None if lesson_labels is None else _Pictures(lesson_labels, self.novel.names)
 
     def fit(self, wanted: TaskShape) -> TaskShape:
         """Return the shape nearest to the wanted one that these pictures allow."""
         smallest = int(self.novel.sizes.min())
         ways = min(wanted.ways, len(self.novel.names) // 2 if self.fake else len(self.novel.names))
-        queries = min(wanted.queries, max(1, smallest - wanted.shots))
-        shots = max(1, min(wanted.shots, smallest - queries))
+        if self.lessons is None:
+            queries = min(wanted.queries, max(1, smallest - wanted.shots))
+            shots = max(1, min(wanted.shots, smallest - queries))
+        else:
+            queries = max(1, min(wanted.queries, smallest))
+            shots = max(1, min(wanted.shots, int(self.lessons.sizes.min())))
         base_count = wanted.base_count if wanted.base_queries is not None else ways * queries
         return TaskShape(ways, shots, queries, max(1, min(base_count, self._room(ways))))
 
@@ -120,14 +129,18 @@ class TaskSampler:
                 f"tasks of {shape.ways} ways need as many categories and there are {most}: use fewer --ways"
                 f"{self._advice(shape)}"
             )
-        need = shape.shots + shape.queries
-        for name, size in zip(self.novel.names, self.novel.sizes, strict=True):
-            if size < need:
-                raise DataError(
-                    f"category '{name}' has {size} pictures and needs {need} for {shape.shots} shots + "
-                    f"{shape.queries} queries: add pictures, or use fewer --shots or --queries"
-                    f"{self._advice(shape)}"
-                )
+        if self.lessons is None:
+            needs = [(self.novel, shape.shots + shape.queries)]
+        else:
+            needs = [(self.novel, shape.queries), (self.lessons, shape.shots)]
+        for pictures, need in needs:
+            for name, size in zip(pictures.names, pictures.sizes, strict=True):
+                if size < need:
+                    raise DataError(
+                        f"category '{name}' has {size} pictures and needs {need} for {shape.shots} shots + "
+                        f"{shape.queries} queries: add pictures, or use fewer --shots or --queries"
+                        f"{self._advice(shape)}"
+                    )
         room = self._room(shape.ways)
         if shape.base_count > room:
             raise DataError(
@@ -145,7 +158,12 @@ class TaskSampler:
     def _block(self, shape: TaskShape, tasks: int, rng: np.random.Generator) -> tuple[Ints, ...]:
         order = rng.random((tasks, len(self.novel.names))).argsort(axis=1)
         ways = order[:, : shape.ways]
-        pictures = self.novel.draw_distinct(ways, shape.shots + shape.queries, rng)
+        if self.lessons is None:
+            pictures = self.novel.draw_distinct(ways, shape.shots + shape.queries, rng)
+            support, queries = pictures[:, :, : shape.shots], pictures[:, :, shape.shots :]
+        else:
+            support = self.lessons.draw_distinct(ways, shape.shots, rng)
+            queries = self.novel.draw_distinct(ways, shape.queries, rng)
         targets = np.broadcast_to(np.arange(shape.ways)[:, None], (tasks, shape.ways, shape.queries)).reshape(
             tasks, -1
         )
@@ -156,8 +174,8 @@ class TaskSampler:
         base_targets = self.base.draw_categories(rest, shape.base_count, rng)
         return (
             ways,
-            pictures[:, :, : shape.shots],
-            pictures[:, :, shape.shots :].reshape(tasks, -1),
+            support,
+            queries.reshape(tasks, -1),
             targets,
             self.base.draw_pictures(base_targets, rng),
             base_targets,
@@ -224,11 +242,12 @@ def _occurrence(values: Ints) -> Ints:
     return result
 
 
-def task_sampler(base: Labelled, novel: Labelled | None) -> TaskSampler:
+def task_sampler(base: Labelled, novel: Labelled | None, lessons: Labelled | None = None) -> TaskSampler:
     """Return a sampler of tasks over these pictures; without novel ones, base categories play novel."""
     return TaskSampler(
         np.asarray(base.labels),
         None if novel is None else np.asarray(novel.labels),
         base_names=base.categories,
         novel_names=() if novel is None else novel.categories,
+        lesson_labels=None if lessons is None else np.asarray(lessons.labels),
     )

@@ -19,7 +19,7 @@ from recollect.evaluation.metrics import Answers, Scores, answer_figures, answer
 from recollect.model.classifier import Classifier
 from recollect.model.generator import compose
 from recollect.model.model import Model
-from recollect.modelfile import PAPER, load_model, read_header
+from recollect.modelfile import PAPER, is_ready, load_model, read_header
 
 log = logging.getLogger(__name__)
 ScoringFunction = Callable[[Tasks], Scores]
@@ -108,12 +108,13 @@ def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringF
 def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
     device = model.mean.device
     features = base.features.to(device)
+    examples = features if base.lessons is None else base.lessons.features.to(device)
 
     @torch.inference_mode()
     def score(tasks: Tasks) -> Scores:
         queries = torch.cat([tasks.novel_queries, tasks.base_queries], dim=1)
         base_scores, novel_scores = model.joint_scores(
-            features[tasks.support],
+            examples[tasks.support],
             features[queries],
             hidden=tasks.hidden(len(base.categories)).to(device),
         )
@@ -152,7 +153,7 @@ def model_answers(
     score: ScoringFunction | None = None,
 ) -> Answers:
     """Draw tasks and return how every query of them is answered, by the paper's scores or any others."""
-    drawn = task_sampler(base, novel).draw(shape, tasks, seed)
+    drawn = task_sampler(base, novel, base.lessons).draw(shape, tasks, seed)
     each = max(model.width, len(base.categories))  # a query's feature, and its base scores
     per_task = each * (shape.ways * shape.queries + shape.base_count)
     chunk = max(1, _CHUNK_VALUES // per_task)
@@ -202,11 +203,17 @@ def evaluate(
 
 
 def load_trained(
-    model: str | Path, data: str, cache_gb: float | None = None
+    model: str | Path, data: str, cache_gb: float | None = None, extractor: str | None = None
 ) -> tuple[Model, Split, list[str]]:
     """Load a model file and the data it was trained on, split as then; what to be warned of comes third."""
     header = read_header(model)
     spec, trained_on = header.spec, header.trained_on
+    if is_ready(model):
+        raise DataError(
+            f"{model} comes ready and was trained on none of your data: `recollect check {model} FOLDER` "
+            "measures it"
+        )
+    loaded = load_model(model, extractor)  # what is wrong with it is said before pictures are decoded
     split = load_data(
         data,
         size=spec.preprocessing.size,
@@ -222,7 +229,7 @@ def load_trained(
     warnings = []
     if trained_on.key not in {None, split.base_train.key}:
         warnings.append("the pictures changed since training: held-out ones may have been learned from")
-    return load_model(model), split, warnings
+    return loaded, split, warnings
 
 
 def evaluation_report(
@@ -236,6 +243,7 @@ def evaluation_report(
     tasks: int = 600,
     seed: int = 0,
     cache_gb: float | None = None,
+    extractor: str | None = None,
     keep: dict[int, Answers] | None = None,
     by: Scorer | None = None,
 ) -> dict[str, Any]:
@@ -245,7 +253,7 @@ def evaluation_report(
     method = read_header(model).method
     if method != by.name:
         raise ModelError(f"{model} is a model of the method {method}, not {by.name}")
-    loaded, split, warnings = load_trained(model, data, cache_gb)
+    loaded, split, warnings = load_trained(model, data, cache_gb, extractor)
     results = evaluate(
         loaded,
         split,

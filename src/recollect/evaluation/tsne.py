@@ -127,12 +127,13 @@ def tsne_report(
     part: str = "test",
     seed: int = 0,
     cache_gb: float | None = None,
+    extractor: str | None = None,
 ) -> dict[str, Any]:
     """Draw the features of a model's unseen categories to `out`: the result of `recollect plot tsne`.
 
     `categories` are `val`, `test`, or `base` where none are reserved; `shown` names those in the picture.
     """
-    loaded, split, warnings = load_trained(model, data, cache_gb)
+    loaded, split, warnings = load_trained(model, data, cache_gb, extractor)
     novel, base = split.evaluated(part)
     images = novel or base
     features = sample(cached_features(loaded, images), seed=seed)

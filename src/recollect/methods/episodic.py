@@ -22,6 +22,7 @@ from recollect.evaluation.evaluate import ScoringFunction
 from recollect.methods.method import task_scores
 from recollect.model.model import Model
 from recollect.model.spec import ClassifierKind
+from recollect.pretrained import brings_weights
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.episodes import Episodes, pictures_of
@@ -54,7 +55,8 @@ class EpisodicMethod(ABC):
 
     def settled(self, config: Config) -> Config:
         """Return the configuration with what the method decides itself."""
-        own = {"classifier": self.classifier, "last_relu": self.last_relu}
+        last_relu = self.last_relu and not brings_weights(config.extractor)
+        own = {"classifier": self.classifier, "last_relu": last_relu}
         return config.model_copy(update={"method": self.name, "generator": "mean", **own})
 
     def scores(
@@ -72,7 +74,12 @@ class EpisodicMethod(ABC):
         return task_scores(score, novel, base, model.mean.device)
 
     def check(self, config: Config, split: Split) -> None:
-        """Refuse, by name, a category too small for the episodes."""
+        """Refuse an extractor that would not learn and, by name, a category too small for the episodes."""
+        if config.frozen:
+            raise ConfigError(
+                f"{self.title} learn nothing but the extractor, and '{config.extractor}' stays as it comes: "
+                "add --finetune"
+            )
         episode_shape(self, config, split)
 
     def train(self, config: Config, out: Path, *, resume: bool = False) -> None:

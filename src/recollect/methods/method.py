@@ -50,12 +50,13 @@ def task_scores(
     """
     base_features = base.features.to(device)
     novel_features = base_features if novel is None else novel.features.to(device)
+    examples = novel_features if base.lessons is None else base.lessons.features.to(device)
 
     @torch.inference_mode()
     def scores(tasks: Tasks) -> Scores:
         count = tasks.novel_queries.shape[1]
         queries = torch.cat([novel_features[tasks.novel_queries], base_features[tasks.base_queries]], dim=1)
-        base_scores, novel_scores = score(novel_features[tasks.support], queries)
+        base_scores, novel_scores = score(examples[tasks.support], queries)
         if base_scores is None:
             base_scores = novel_scores.new_full((*novel_scores.shape[:2], 1), -torch.inf)
         elif novel is None:

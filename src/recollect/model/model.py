@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.model.classifier import Classifier, dot_scores
-from recollect.model.extractors import build_extractor
+from recollect.model.extractors import Extractor, build_extractor
 from recollect.model.generator import FIRST_SHARPNESS, Generator, Memory, build_generator, compose
 from recollect.model.spec import GeneratorKind, ModelSpec
 
@@ -59,10 +59,15 @@ class Model(Head):
 
     mean: Tensor
     std: Tensor
+    centre: Tensor  # of centred models only
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, extractor: Extractor | None = None) -> None:
+        """Build what `spec` says, around an `extractor` where one is given."""
         size, count = spec.preprocessing.size, len(spec.categories)
-        extractor, width = build_extractor(spec.extractor, last_relu=spec.last_relu, size=size)
+        if extractor is None:
+            extractor, width = build_extractor(spec.extractor, last_relu=spec.last_relu, size=size)
+        else:
+            width = extractor.feature_size(size)
         super().__init__(
             Classifier(count, width, spec.classifier), build_generator(spec.generator, count, width)
         )
@@ -70,6 +75,7 @@ class Model(Head):
         self.extractor, self.width = extractor, width
         self.register_buffer("mean", torch.tensor(spec.preprocessing.mean), persistent=False)
         self.register_buffer("std", torch.tensor(spec.preprocessing.std), persistent=False)
+        self.register_buffer("centre", torch.zeros(width), persistent=spec.centred)
 
     def replace_generator(self, kind: GeneratorKind, sharpness: float = FIRST_SHARPNESS) -> None:
         """Put a new, untrained generator of the given kind in the place of the present one."""
@@ -77,9 +83,12 @@ class Model(Head):
         generator = build_generator(kind, len(self.spec.categories), self.width, sharpness)
         self.generator = generator.to(self.mean.device)
 
-    def embed(self, pixels: Tensor) -> Tensor:
-        """z = F(x | θ): uint8 pixels (n, size, size, 3) → features (n, d)."""
+    def embed(self, pixels: Tensor, extractor: Extractor | None = None) -> Tensor:
+        """z = F(x | θ), less the mean feature of a centred model: uint8 pixels (n, size, size, 3) → (n, d).
+
+        `extractor` may be what `for_inference` made of the model's own.
+        """
         # (n, h, w, 3) seen as (n, 3, h, w) already is channels-last: no copy.
         x = ((pixels.to(self.mean.dtype) - self.mean) / self.std).permute(0, 3, 1, 2)
-        features: Tensor = self.extractor(x)
-        return features
+        features: Tensor = (extractor or self.extractor)(x)
+        return features - self.centre

@@ -1,12 +1,18 @@
 """What a model is, in words: everything but its weights. Reads without torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ClassifierKind = Literal["cosine", "dot"]
 GeneratorKind = Literal["mean", "average", "attention"]
 Channels = tuple[float, float, float]
+OWN_CODE = "module:"  # before the name of an extractor that is a caller's own
+
+
+def is_own_code(extractor: str | None) -> TypeGuard[str]:
+    """Say whether an extractor is a caller's own code, which only the caller may name."""
+    return extractor is not None and extractor.startswith(OWN_CODE)
 
 
 class Frozen(BaseModel):
@@ -45,6 +51,7 @@ class ModelSpec(Frozen):
     generator: GeneratorKind = "attention"
     preprocessing: Preprocessing
     categories: tuple[str, ...]
+    centred: bool = False  # a mean feature, kept with the weights, is subtracted from every feature
 
     @model_validator(mode="after")
     def _distinct(self) -> "ModelSpec":

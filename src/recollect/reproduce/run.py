@@ -78,7 +78,8 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
     config = config_of(plan, training, data, folder)
     method = find_method(config.method)
     if RunFolder(out).begun():
-        method.train(RunFolder(out).config().model_copy(update={"data": data}), out, resume=True)
+        begun = RunFolder(out).config(config.extractor).model_copy(update={"data": data})
+        method.train(begun, out, resume=True)
     else:
         method.train(config, out)
     began = time.perf_counter()

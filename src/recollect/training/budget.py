@@ -56,6 +56,10 @@ def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
     """Return the configuration with as many steps as fit into `config.minutes`."""
     if config.minutes is None:
         return config
+    if config.frozen:
+        raise ConfigError(
+            "--minutes is for training an extractor, and this one stays as it is: leave it out, or --finetune"
+        )
     if config.stage1_from is not None:
         raise ConfigError("--minutes is for both stages: leave it out with stage1_from, and set stage2.steps")
     seconds = 60 * config.minutes * _MARGIN

@@ -26,7 +26,7 @@ from recollect.model.spec import Calibration, Unknown
 
 FALSE_ALARMS = 0.05  # of known pictures may be called unknown
 WAYS = 5  # of the tasks for temperature and bias, as in evaluations
-TAUGHT = (1, 2, WAYS, 10, 20)  # numbers of taught categories for which bias and threshold are made
+TAUGHT = (1, 2, WAYS, 10, 20)  # numbers of taught categories for which bias and threshold are made, usually
 MOST_SHOTS = 5
 COLDEST, HOTTEST = 0.05, 20.0
 
@@ -66,18 +66,24 @@ class Best(NamedTuple):
     values: Doubles
 
 
-def calibrate(model: Model, novel: FeatureSet | None, base: FeatureSet, seed: int = 0) -> Calibration:
+def calibrate(
+    model: Model,
+    novel: FeatureSet | None,
+    base: FeatureSet,
+    seed: int = 0,
+    taught: Sequence[int] = TAUGHT,
+) -> Calibration:
     """Fit a calibration on features of validation categories (`None` where none are reserved) and base ones.
 
     The bias comes first; temperature and threshold are those of biased scores.
     """
-    sampler, score = task_sampler(base, novel), model_scores(model, novel, base)
+    sampler, score = task_sampler(base, novel, base.lessons), model_scores(model, novel, base)
     pictures = len(base.labels) + (0 if novel is None else len(novel.labels))
     count = min(_TASKS, max(20, _SCORES // (2 * _QUERIES * (len(base.categories) + WAYS))))
     chunk = max(1, _GATHERED // (2 * _QUERIES * model.width))
     drawn = {
         ways: score_tasks(sampler, score, ways, count, chunk, seed)
-        for ways in sorted({sampler.fit(TaskShape(ways)).ways for ways in TAUGHT})
+        for ways in sorted({sampler.fit(TaskShape(ways)).ways for ways in taught})
     }
     judged = drawn[min(WAYS, max(drawn))]
     bias = fit_biases(drawn)

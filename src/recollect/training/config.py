@@ -14,6 +14,7 @@ from recollect.data.imageset import CACHE_GB
 from recollect.errors import ConfigError
 from recollect.model.spec import ClassifierKind, Frozen, GeneratorKind
 from recollect.modelfile import PAPER
+from recollect.pretrained import brings_weights
 from recollect.training.schedules import OneCycle, Steps
 
 Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]
@@ -54,6 +55,7 @@ class StageTwo(Frozen):
     views: Positive = 8  # augmented views of every training picture
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.25  # of features in an episode
     sharpness: Annotated[float, Field(gt=0)] = 10  # where γ starts
+    learn_base: bool = True  # W_base and τ go on learning
     schedule: Schedule = OneCycle(kind="one-cycle", peak=0.1)
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
@@ -78,6 +80,7 @@ class Config(Frozen):
     method: str = PAPER  # the paper's model, or one that it is compared with
     data: str
     extractor: str = "c64f"
+    finetune: bool = False  # train an extractor that brings weights along, too
     last_relu: bool = False
     classifier: ClassifierKind = "cosine"
     generator: GeneratorKind = "attention"
@@ -100,6 +103,11 @@ class Config(Frozen):
     episodic: EpisodicRecipe = EpisodicRecipe()
 
     @property
+    def frozen(self) -> bool:
+        """Return whether the extractor stays as it comes."""
+        return brings_weights(self.extractor) and not self.finetune
+
+    @property
     def most_shots(self) -> int:
         """Return the largest N' of an episode."""
         return self.stage2.max_shots if self.shots == "mixed" else self.shots
@@ -116,8 +124,10 @@ def preset_names() -> list[str]:
     return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
-def default_preset(data: str) -> str | None:
-    """Return the recipe that suits a data set, for a call that names none."""
+def default_preset(data: str, extractor: str = "", *, finetune: bool = False) -> str | None:
+    """Return the recipe that suits an extractor that brings weights, or a data set."""
+    if brings_weights(extractor):
+        return "finetune" if finetune else "pretrained"
     recipes = {
         "glyphs": "demo",
         "cifar-fs": "cifar-fs-c64f-quick",
@@ -150,12 +160,15 @@ def make_config(
                 raise ConfigError(f"--set {key}={text}: '{name}' holds no settings of its own")
         inner[last] = _parse(text)
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as error:
         found = error.errors()
         place = _place(found[0]["loc"])
         reasons = " or ".join(one["msg"] for one in found if _place(one["loc"]) == place)
         raise ConfigError(f"setting '{place}' = {found[0]['input']!r}: {reasons}") from error
+    if config.last_relu and brings_weights(config.extractor):
+        raise ConfigError(f"--last-relu: '{config.extractor}' ends as it was trained; leave it out")
+    return config
 
 
 def _schedule_of(stage: str) -> dict[str, Any]:

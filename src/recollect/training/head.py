@@ -14,6 +14,7 @@ from recollect.model.classifier import Classifier, unit
 from recollect.model.generator import AttentionGenerator, MeanGenerator, build_generator
 from recollect.model.model import Head
 from recollect.model.spec import GeneratorKind
+from recollect.progress import track
 from recollect.training.config import StageTwo
 from recollect.training.episodes import Episodes, episode_loss, pictures_of
 from recollect.training.schedules import OneCycle
@@ -26,12 +27,20 @@ _seeding = threading.Lock()  # torch's random state belongs to the whole process
 
 
 def train_head(
-    features: Tensor, labels: Ints, kind: GeneratorKind, *, steps: int, peak: float, seed: int
+    features: Tensor,
+    labels: Ints,
+    kind: GeneratorKind,
+    *,
+    steps: int,
+    peak: float,
+    seed: int,
+    bar: str | None = None,
 ) -> Head:
     """Learn W_base and τ, then the generator on episodes: features (n, d), labels 0 … k−1 → a cosine head.
 
-    Each stage takes `steps` steps. Where fewer than two categories have the two examples that it takes to
-    play novel, no episode can be drawn, and the generator is plain means.
+    Each stage takes `steps` steps; `bar` is what a bar says while the generator learns. Where fewer than two
+    categories have the two examples that it takes to play novel, no episode can be drawn, and the generator
+    is plain means.
     """
     players = _players(np.bincount(labels))
     # The sampler counts categories from 0: those that play novel come first while the head learns.
@@ -45,7 +54,10 @@ def train_head(
         head = Head(Classifier(categories, width, "cosine"), generator)
     _learn_base(head, features, labels, steps, peak, seed)
     if not isinstance(generator, MeanGenerator):
-        _learn_generator(head, features, labels, int(players.sum()), steps, peak, seed)
+        if isinstance(generator, AttentionGenerator):  # keys start from W_base
+            with torch.no_grad():
+                generator.keys.copy_(head.classifier.weight)
+        learn_generator(head, features, labels, steps=steps, peak=peak, seed=seed, bar=bar)
     with torch.no_grad():
         head.classifier.weight.copy_(head.classifier.weight[place])
         if isinstance(generator, AttentionGenerator):
@@ -78,13 +90,23 @@ def _learn_base(head: Head, features: Tensor, labels: Ints, steps: int, peak: fl
     _descend(head.classifier, loss, steps, peak)
 
 
-def _learn_generator(
-    head: Head, features: Tensor, labels: Ints, players: int, steps: int, peak: float, seed: int
+def learn_generator(
+    head: Head,
+    features: Tensor,
+    labels: Ints,
+    *,
+    steps: int,
+    peak: float,
+    seed: int,
+    bar: str | None = None,
 ) -> None:
-    """Stage 2: episodes among the first `players` categories; keys start from W_base."""
-    if isinstance(head.generator, AttentionGenerator):
-        with torch.no_grad():
-            head.generator.keys.copy_(head.classifier.weight)
+    """Stage 2: episodes among the categories that have examples enough, which must be the head's first.
+
+    W_base and τ stay as they are: the other categories are only ever wrong answers in these episodes.
+    """
+    players = int(_players(np.bincount(labels)).sum())
+    if players < 2:
+        return  # no episode can be drawn
     rows = np.flatnonzero(labels < players)
     features = features[torch.from_numpy(rows)]
     sampler = TaskSampler(labels[rows], None, base_names=[str(label) for label in range(players)])
@@ -96,10 +118,12 @@ def _learn_generator(
         tasks, _, shots = episodes[step]
         return episode_loss(head, tasks, features[pictures_of(tasks)], shots)[0]
 
-    _descend(head, loss, steps, peak)
+    _descend(head.generator, loss, steps, peak, bar)
 
 
-def _descend(learned: nn.Module, loss: Callable[[int], Tensor], steps: int, peak: float) -> None:
+def _descend(
+    learned: nn.Module, loss: Callable[[int], Tensor], steps: int, peak: float, bar: str | None = None
+) -> None:
     schedule = OneCycle(kind="one-cycle", peak=peak)
     optimizer = torch.optim.SGD(
         learned.parameters(),
@@ -108,7 +132,7 @@ def _descend(learned: nn.Module, loss: Callable[[int], Tensor], steps: int, peak
         nesterov=True,
         weight_decay=_RECIPE.weight_decay,
     )
-    for step in range(steps):
+    for step in track(range(steps), bar, steps) if bar else range(steps):
         optimizer.param_groups[0]["lr"] = schedule.rate((step + 0.5) / steps)
         optimizer.zero_grad()
         loss(step).backward()  # type: ignore[no-untyped-call]

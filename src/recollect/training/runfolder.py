@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from recollect.errors import ConfigError
-from recollect.model.spec import ModelSpec
+from recollect.model.spec import ModelSpec, is_own_code
 from recollect.modelfile import FILE_NAME, TrainedOn, read_header
 from recollect.storage import clear_write_errors, replacing_file, write_text
 from recollect.training.config import Config, differences
@@ -57,7 +57,7 @@ class RunFolder:
         self.require_new()
         self.keep(config)
 
-    def require_stage_one(self, spec: ModelSpec, trained_on: TrainedOn) -> None:
+    def require_stage_one(self, spec: ModelSpec, trained_on: TrainedOn, *, finetune: bool) -> None:
         """Refuse this folder's stage-1 model unless it is of this kind and learned from these pictures."""
         header = read_header(self.stage_one_model)
         different = [
@@ -65,6 +65,9 @@ class RunFolder:
         ]
         if header.trained_on != trained_on:
             different.append("data or split")
+        config = header.provenance.get("config")
+        if (isinstance(config, dict) and config.get("finetune", False)) != finetune:
+            different.append("--finetune")
         if different:
             raise ConfigError(
                 f"the stage 1 of {self.path} has another {' and '.join(different)}: train it anew"
@@ -79,9 +82,17 @@ class RunFolder:
         """Write the configuration."""
         write_text(self._config, config.model_dump_json(indent=1) + "\n")
 
-    def config(self) -> Config:
-        """Return the configuration of the run; one that says more or less than ours is refused."""
+    def config(self, extractor: str | None = None) -> Config:
+        """Return the configuration of the run; one that says more or less than ours is refused.
+
+        No file causes an import: an extractor that is a caller's own code must be named again.
+        """
         config, words = self._read()
+        if is_own_code(config.extractor) and config.extractor != extractor:
+            raise ConfigError(
+                f"the extractor of {self.path} is code of your own, which no file may call: name it again, "
+                f"with --extractor {config.extractor}"
+            )
         if words != config.model_dump(mode="json"):  # else today's defaults would fill what it leaves out
             raise self._foreign()
         return config
@@ -107,7 +118,7 @@ class RunFolder:
 
     def require_same(self, config: Config) -> None:
         """Refuse to resume with a configuration other than the run's own."""
-        changed = differences(self.config(), config)
+        changed = differences(self.config(config.extractor), config)
         if changed:
             raise ConfigError(
                 f"{self.path} was begun with another configuration ({'; '.join(changed)}): "

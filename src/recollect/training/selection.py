@@ -1,5 +1,7 @@
 """How a model is judged while it is trained, so that the best one is kept."""
 
+from dataclasses import replace
+
 from recollect.data.features import FeatureSet, extract
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape, task_sampler
@@ -7,25 +9,34 @@ from recollect.evaluation.evaluate import ScoringFunction, model_figures
 from recollect.model.model import Model
 from recollect.training.config import Config
 
+HeldOut = tuple[FeatureSet | None, FeatureSet]  # of novel and of base pictures
+LESSONS = 10  # pictures of each category that are examples in some tasks
+
 
 class Judgement:
     """Tasks on validation categories and validation pictures, by which models are selected.
 
-    Where no categories are reserved, base categories play novel on held-out pictures.
+    Where no categories are reserved, base categories play novel on held-out pictures. Of these there may be
+    two of each, so that pictures of the training serve as examples where the extractor, which is not trained,
+    has fitted none of them. The generator has, which makes these tasks a little easier than a user's.
     """
 
     def __init__(self, split: Split, shots: tuple[int, ...], config: Config) -> None:
         self.novel_images, self.base_images = split.evaluated("val")
         self.tasks = config.select_tasks
-        sampler = task_sampler(self.base_images, self.novel_images)
+        self.lessons = None
+        if config.frozen and self.novel_images is None:
+            self.lessons = split.base_train.first(LESSONS)
+        sampler = task_sampler(self.base_images, self.novel_images, self.lessons)
         self.shapes = [sampler.fit(TaskShape(5, count, split.queries)) for count in shots]
         for shape in self.shapes:
             sampler.check(shape)
 
-    def features(self, model: Model) -> tuple[FeatureSet | None, FeatureSet]:
+    def features(self, model: Model) -> HeldOut:
         """Return the features of the pictures that tasks are drawn from."""
         novel = None if self.novel_images is None else extract(model, self.novel_images)
-        return novel, extract(model, self.base_images)
+        base = extract(model, self.base_images)
+        return novel, base if self.lessons is None else replace(base, lessons=extract(model, self.lessons))
 
     def figures(
         self,

@@ -18,7 +18,7 @@ from recollect.model.model import Model
 from recollect.training.config import Config
 from recollect.training.episodes import Episodes, drop_out, episode_loss, pictures_of
 from recollect.training.loop import Stage
-from recollect.training.selection import Judgement
+from recollect.training.selection import HeldOut, Judgement
 from recollect.training.stage1 import augmentation
 
 
@@ -28,9 +28,12 @@ class EpisodicTraining(Stage):
     number = 2
     title = "stage 2"
 
-    def __init__(self, model: Model, split: Split, config: Config, views: Tensor) -> None:
+    def __init__(
+        self, model: Model, split: Split, config: Config, views: Tensor, held_out: HeldOut | None = None
+    ) -> None:
         super().__init__(model, config.stage2, config)
         self.select, self.dropout = config.select, config.stage2.dropout
+        self.learn_base = config.stage2.learn_base
         self.views = views.to(model.mean.device).flatten(0, 1)  # (views · n, d)
         self.pictures = len(split.base_train)
         self.episodes = Episodes(
@@ -41,11 +44,12 @@ class EpisodicTraining(Stage):
             seed=config.seed,
         )
         self.judgement = Judgement(split, config.select_shots, config)
-        self.held_out = self.judgement.features(model)
+        self.held_out = held_out or self.judgement.features(model)
 
     def learned(self) -> list[nn.Parameter]:
-        """Return φ, keys, γ, W_base and τ; θ is frozen."""
-        return [*self.model.generator.parameters(), *self.model.classifier.parameters()]
+        """Return φ, keys, γ and, where they go on learning, W_base and τ; θ is frozen."""
+        base = self.model.classifier.parameters() if self.learn_base else ()
+        return [*self.model.generator.parameters(), *base]
 
     def loss(self, step: int) -> tuple[Tensor, Tensor]:
         """Classify the queries of a step's episodes over the remaining base and the fake-novel categories."""
@@ -81,7 +85,7 @@ def make_views(model: Model, split: Split, config: Config, stop: threading.Event
 
     def check() -> None:
         if stop is not None and stop.is_set():
-            raise Stopped("stopped before stage 2")
+            raise Stopped("stopped while features were computed")
 
     views, augment = config.stage2.views, augmentation(split, config.stage1)
     return augmented_views(model, split.base_train, augment, views, config.seed, check)

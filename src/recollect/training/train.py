@@ -6,8 +6,6 @@ import platform
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +14,24 @@ from torch import Tensor
 
 from recollect import machine
 from recollect.data.catalogue import load_data
-from recollect.data.features import FeatureSet
 from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped, one_line
-from recollect.model.extractors import build_extractor
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, ModelSpec
-from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model
+from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
+from recollect.pretrained import brings_weights, licence_of
 from recollect.storage import locked
 from recollect.training.budget import fit_to_minutes
 from recollect.training.calibration import calibrate
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
+from recollect.training.frozen import FrozenViews, HeadClassification, centre_on, frozen_views
 from recollect.training.loop import run_stage, step_seed, stop_on_signals
 from recollect.training.runfolder import RunFolder
-from recollect.training.selection import Judgement
+from recollect.training.selection import HeldOut, Judgement
 from recollect.training.stage1 import BaseClassification
 from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
+from recollect.training.starting import require_extractor, starting_model, suited
 
 log = logging.getLogger(__name__)
 Learn = Callable[[Config, Split, RunFolder, threading.Event], None]
@@ -41,9 +40,21 @@ Check = Callable[[Config, Split], object]
 
 def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
     """Train the paper's model."""
-    model = learn_base(config, split, folder, stop)
+    frozen = views_of_frozen(config, split, stop)
+    model = learn_base(config, split, folder, stop, frozen)
     machine.give_back_freed_memory()
-    learn_generator(model, config, split, folder, stop)
+    views, held_out = (frozen.views, frozen.held_out) if frozen else (None, None)
+    learn_generator(model, config, split, folder, stop, views, held_out)
+
+
+def views_of_frozen(config: Config, split: Split, stop: threading.Event) -> FrozenViews | None:
+    """Return what stage 1 learns from where the extractor stays as it comes; both stages share it.
+
+    A stage 1 that is taken over may have another centre: then views are made of its own.
+    """
+    if not config.frozen or config.stage1_from is not None:
+        return None
+    return frozen_views(new_model(config, split), split, config, stop)
 
 
 def train(
@@ -59,7 +70,7 @@ def train(
     Methods that the paper's model is compared with bring what they `learn` instead, and a `check` that
     refuses, before anything is written, what they cannot learn from.
 
-    Raises `Stopped` when the run was asked to stop; `out` then holds a usable model.
+    Raises `Stopped` when the run was asked to stop; once stage 1 has begun, `out` then holds a usable model.
     """
     folder = RunFolder(out)
     if resume:
@@ -68,10 +79,9 @@ def train(
         folder.require_new()
         _require_apart(config.data, out)
     machine.find_device(config.device)  # what is wrong here is said before pictures are decoded
-    build_extractor(config.extractor, size=config.size or 224)
     split = load_data(
         config.data,
-        size=config.size,
+        size=require_extractor(config),
         split=config.split,
         skip_bad=config.skip_bad,
         cache_gb=config.cache_gb,
@@ -121,10 +131,13 @@ def resolve(config: Config, split: Split) -> Config:
     model = new_model(config, split)
     if config.generator != "mean":
         episodes_of(split, config)
+    if config.generator != "mean" or config.frozen:
         require_memory(len(split.base_train), model.width, config)
     Judgement(split, config.select_shots, config)  # refuses, by name, categories too small for a task
     if config.stage1_from is not None:
-        RunFolder(Path(config.stage1_from)).require_stage_one(model.spec, _trained_on(config))
+        RunFolder(Path(config.stage1_from)).require_stage_one(
+            model.spec, _trained_on(config), finetune=config.finetune
+        )
     return fit_to_minutes(config, model, split)
 
 
@@ -136,22 +149,29 @@ def new_model(config: Config, split: Split) -> Model:
         last_relu=config.last_relu,
         classifier=config.classifier,
         generator="mean",
-        preprocessing=split.base_train.preprocessing,
+        preprocessing=suited(config.extractor, split.base_train),
         categories=split.categories,
+        centred=brings_weights(config.extractor),
     )
-    return Model(spec).to(config.device)
+    return starting_model(spec).to(config.device)
 
 
-def learn_base(config: Config, split: Split, folder: RunFolder, stop: threading.Event | None = None) -> Model:
+def learn_base(
+    config: Config,
+    split: Split,
+    folder: RunFolder,
+    stop: threading.Event | None = None,
+    frozen: FrozenViews | None = None,
+) -> Model:
     """Stage 1, unless the folder holds its result already; leaves a model that works with plain means."""
     model = new_model(config, split)
     if config.stage1_from is not None and not folder.stage_one_model.exists():
         folder.adopt_stage_one(RunFolder(Path(config.stage1_from)))
     if folder.stage_one_model.exists():
-        folder.require_stage_one(model.spec, _trained_on(config))
+        folder.require_stage_one(model.spec, _trained_on(config), finetune=config.finetune)
         folder.checkpoint(1).unlink(missing_ok=True)
-        return load_model(folder.stage_one_model).to(config.device)
-    stage = BaseClassification(model, split, config)
+        return load_model(folder.stage_one_model, config.extractor).to(config.device)
+    stage = _stage_one(model, split, config, frozen)
     try:
         seconds = run_stage(stage, folder, stop)
     except Stopped:
@@ -172,6 +192,16 @@ def learn_base(config: Config, split: Split, folder: RunFolder, stop: threading.
     return model
 
 
+def _stage_one(
+    model: Model, split: Split, config: Config, frozen: FrozenViews | None
+) -> BaseClassification | HeadClassification:
+    if frozen is not None:
+        return HeadClassification(model, split, config, frozen)
+    if model.spec.centred:
+        centre_on(model, split)
+    return BaseClassification(model, split, config)
+
+
 def learn_generator(
     model: Model,
     config: Config,
@@ -179,19 +209,19 @@ def learn_generator(
     folder: RunFolder,
     stop: threading.Event | None = None,
     views: Tensor | None = None,
+    held_out: HeldOut | None = None,
 ) -> None:
     """Stage 2 on a model that has been through stage 1; leaves the finished model in the folder."""
     facts = stage_one_facts(folder)
     if not folder.model.exists():
         save_trained(folder.model, model, config, **facts)
-    held_out = None
     if config.generator != "mean":
         began = time.monotonic()
         torch.manual_seed(step_seed(config.seed, 2, 0))
         model.replace_generator(config.generator, config.stage2.sharpness)
         if views is None:
             views = make_views(model, split, config, stop)
-        stage = EpisodicTraining(model, split, config, views)
+        stage = EpisodicTraining(model, split, config, views, held_out)
         prepared = time.monotonic() - began
         try:
             facts["stage2_seconds"] = round(prepared + run_stage(stage, folder, stop))
@@ -213,9 +243,7 @@ def stage_one_facts(folder: RunFolder) -> dict[str, Any]:
     return {name: first[name] for name in ("images_seen", "stage1_seconds", "validation") if name in first}
 
 
-def _calibrate(
-    model: Model, config: Config, split: Split, held_out: tuple[FeatureSet | None, FeatureSet] | None
-) -> Calibration:
+def _calibrate(model: Model, config: Config, split: Split, held_out: HeldOut | None) -> Calibration:
     """Fit how scores become answers; whatever goes wrong there, a finished training is not lost."""
     try:
         features = held_out or Judgement(split, config.select_shots, config).features(model)
@@ -243,11 +271,11 @@ def save_trained(
     """Write a run's model file, with how it came about."""
     provenance = {
         "finished": finished,
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "recollect": version("recollect"),
+        **stamp(),
         "torch": torch.__version__,
         "machine": f"{platform.machine()}, {config.threads} threads, {config.device}",
         "config": config.model_dump(mode="json"),
+        **({"weights_licence": licence} if (licence := licence_of(config.extractor)) else {}),
         **facts,
     }
     save_model(path, model, provenance, _trained_on(config), calibration, method)

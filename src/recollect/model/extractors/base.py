@@ -1,14 +1,20 @@
 """The interface of a feature extractor, and the registry that finds one by name."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import sqrt
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from recollect.errors import ModelError
 from recollect.model.draws import only_shapes
+from recollect.model.spec import Preprocessing, is_own_code
+
+E = TypeVar("E", bound="Extractor")
 
 
 class Extractor(nn.Module, ABC):
@@ -35,22 +41,28 @@ class Extractor(nn.Module, ABC):
                 nn.init.zeros_(module.bias)
 
     def freeze(self) -> None:
-        """Stop learning: batch norm in evaluation mode, no gradients; dropout stays as the paper has it.
-
-        In the authors' runs the dropout of `resnet` stays active on the frozen extractor in stage 2.
-        """
+        """Stop learning: evaluation mode, no gradients."""
         self.eval().requires_grad_(requires_grad=False)
-        for module in self.modules():
-            if isinstance(module, nn.Dropout):
-                module.train()
+
+    def for_inference(self) -> Self:
+        """Return an extractor that gives the same features in evaluation mode, perhaps sooner."""
+        return self
 
 
 _BUILDERS: dict[str, Callable[[bool], Extractor]] = {}
+_INPUTS: dict[str, Preprocessing] = {}
 
 
-def register(name: str, build: Callable[[bool], Extractor]) -> None:
-    """Make `build(last_relu)` known under `name`."""
+def register(name: str, build: Callable[[bool], Extractor], published: Preprocessing | None = None) -> None:
+    """Make `build(last_relu)` known under `name`; `published` is the input of weights that come with it."""
     _BUILDERS[name] = build
+    if published is not None:
+        _INPUTS[name] = published
+
+
+def published_input(name: str) -> Preprocessing | None:
+    """Return how pictures are prepared for the weights that come with an extractor, if any do."""
+    return _INPUTS.get(name)
 
 
 def extractor_names() -> list[str]:
@@ -60,6 +72,11 @@ def extractor_names() -> list[str]:
 
 def build_extractor(name: str, *, last_relu: bool = False, size: int) -> tuple[Extractor, int]:
     """Build the extractor `name` and return it with its feature size d for `size` × `size` pictures."""
+    if is_own_code(name):
+        raise ModelError(
+            f"its extractor is code of your own, which no model file may call: name it again, with "
+            f'--extractor {name} (in Python extractor="{name}")'
+        )
     if name not in _BUILDERS:
         raise ModelError(f"no extractor is called '{name}'; there are: {', '.join(extractor_names())}")
     extractor = _BUILDERS[name](last_relu)
@@ -74,3 +91,24 @@ def build_extractor(name: str, *, last_relu: bool = False, size: int) -> tuple[E
         extractor.initialise()
     extractor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
     return extractor, width
+
+
+def fold_batch_norm(module: nn.Module) -> None:
+    """Let every convolution that batch norm follows in a `Sequential` do its work in evaluation mode."""
+    for name, child in module.named_children():
+        fold_batch_norm(child)
+        if isinstance(child, nn.Sequential):
+            layers: list[nn.Module] = []
+            for layer in child:
+                if isinstance(layer, nn.BatchNorm2d) and layers and isinstance(layers[-1], nn.Conv2d):
+                    layers[-1] = fuse_conv_bn_eval(layers[-1], layer)
+                else:
+                    layers.append(layer)
+            setattr(module, name, nn.Sequential(*layers))
+
+
+def folded(extractor: E) -> E:
+    """Return a copy of an extractor, in evaluation mode and with its batch norm folded."""
+    copied = copy.deepcopy(extractor).eval().requires_grad_(requires_grad=False)
+    fold_batch_norm(copied)
+    return copied

@@ -56,6 +56,13 @@ class MishraResNet(Extractor):
         """Return 512 wherever four poolings leave a pixel."""
         return 512 if size >= 16 else 0
 
+    def freeze(self) -> None:
+        """Stop learning, but for dropout, which in the authors' runs stays active in stage 2."""
+        super().freeze()
+        for module in self.modules():
+            if isinstance(module, nn.Dropout):
+                module.train()
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the features (n, 512)."""
         features: Tensor = self.head(self.body(x))

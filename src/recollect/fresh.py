@@ -1,0 +1,52 @@
+"""`recollect new`: a recogniser that knows no category yet, on an extractor that brings its weights along."""
+
+from pathlib import Path
+from typing import Any
+
+from recollect.errors import ModelError
+from recollect.model.spec import ModelSpec, is_own_code
+from recollect.modelfile import FILE_NAME, save_model, stamp
+from recollect.pretrained import PUBLISHED, licence_of
+
+# Without pictures τ cannot be fitted. On photographs of groceries 15 is best for one example of each
+# category, and 30 for five.
+SCALE = 20.0
+
+
+def new_recogniser(extractor: str, out: Path, size: int | None = None) -> dict[str, Any]:
+    """Write a model without base categories: the result of `recollect new`."""
+    from recollect.training.starting import input_of, starting_model
+
+    prepare = input_of(extractor, size)
+    if prepare is None:
+        raise ModelError(
+            f"--extractor {extractor}: an extractor that brings weights along is needed "
+            f"({', '.join(PUBLISHED)}, or module:package.module:callable); others are for `recollect train`"
+        )
+    path = unused(out)
+    spec = ModelSpec(extractor=extractor, generator="mean", preprocessing=prepare, categories=())
+    model = starting_model(spec)
+    model.classifier.scale.data.fill_(SCALE)
+    licence = licence_of(extractor)
+    save_model(path, model, {**stamp(), **({"weights_licence": licence} if licence else {})})
+    return {"model": str(path), "extractor": extractor, "input": prepare.size}
+
+
+def unused(out: Path) -> Path:
+    """Return the model file that `out` means, a file or a folder; refuse one that is there already."""
+    path = out if out.suffix == ".safetensors" else out / FILE_NAME
+    try:
+        if path.exists():
+            raise ModelError(f"{path} is there already: choose another name")
+    except OSError as error:
+        raise ModelError(f"cannot look at {path}: {error.strerror or error}") from error
+    return path
+
+
+def new_text(result: dict[str, Any]) -> str:
+    """Return what `new` prints."""
+    again = f" --extractor {result['extractor']}" if is_own_code(result["extractor"]) else ""
+    return (
+        f"{result['model']} knows no category yet. Teach it: recollect teach {result['model']} NAME PICTURE…"
+        f"{again}"
+    )

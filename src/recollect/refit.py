@@ -1,0 +1,218 @@
+"""`recollect refit`: taught categories with enough examples become base categories of a new model.
+
+Without base categories so far, W_base, τ and the generator are learned from the examples, and the mean
+feature is theirs. A model that has base categories keeps their vectors and τ as they are: their pictures are
+not there, so nothing could be learned that would weigh the new ones against them. The vectors of the new ones
+are those that the generator made; then it learns on, from episodes in which the new ones play novel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.backends.torch import TorchBackend
+from recollect.calibrated import bias_at, joint_scores
+from recollect.data.features import FeatureSet
+from recollect.errors import RecollectError
+from recollect.fresh import unused
+from recollect.lessons import reading
+from recollect.model.generator import AttentionGenerator, MeanGenerator, compose
+from recollect.model.model import Model
+from recollect.model.spec import Calibration, GeneratorKind, ModelSpec
+from recollect.modelfile import Header, load_model, read_header, stamp
+from recollect.recognizer import Recognizer
+from recollect.store import Example, NewExample, Owner, open_store
+from recollect.training.calibration import calibrate
+from recollect.training.head import learn_generator, train_head
+
+ENOUGH = 4  # examples that make a base category of a taught one
+HELD_BACK = 3  # of so many examples one is held back for the report
+_STEPS, _PEAK = 200, 0.05
+
+
+@dataclass(frozen=True)
+class _Lessons:
+    """Features of examples by category, and the same with some held back."""
+
+    names: tuple[str, ...]
+    features: list[Tensor]
+
+    def rest(self) -> "_Lessons":
+        return _Lessons(self.names, [some[: len(some) - len(some) // HELD_BACK] for some in self.features])
+
+    def held(self) -> "_Lessons":
+        return _Lessons(self.names, [some[len(some) - len(some) // HELD_BACK :] for some in self.features])
+
+    def seen_by(self, new: Model, old: Model) -> FeatureSet:
+        """Return the features of an old model as a new one, of another centre, would give them."""
+        sizes = torch.tensor([len(some) for some in self.features])
+        features = torch.cat(self.features) - (new.centre - old.centre)
+        return FeatureSet(features, torch.arange(len(sizes)).repeat_interleave(sizes), self.names)
+
+
+def refit(
+    model: Path, out: Path, store: str | None = None, *, seed: int = 0, extractor: str | None = None
+) -> dict[str, Any]:
+    """Write a new model in which taught categories are base ones: the result of `recollect refit`.
+
+    `base` names the categories that became base ones, `taught` those that had too few examples and stay
+    taught. In percent, among old and new base categories: accuracy on `held_back` examples `before`, and
+    `after` with a model that was made without them; the model that is written has learned from all.
+    """
+    path = unused(out)
+    with reading(model, store, extractor) as recognizer:
+        taught = [one.name for one in recognizer.categories() if one.origin == "novel"]
+        examples = {name: recognizer.examples(name) for name in taught}
+    old, header = load_model(model, extractor), read_header(model)
+    names = tuple(name for name in taught if len(examples[name]) >= ENOUGH)
+    if len(names) < 2:
+        raise RecollectError(
+            f"{len(names)} of {len(taught)} taught categories have {ENOUGH} examples or more, and 2 such "
+            "categories are needed: teach more"
+        )
+    lessons = _Lessons(names, [_features(examples[name]) for name in names])
+    rest, held = lessons.rest(), lessons.held()
+    trial = _grown(old, rest, seed, "learning without what is held back")
+    asked = replace(held.seen_by(trial, old), lessons=rest.seen_by(trial, old))
+    calibration = header.calibration if old.spec.categories else _calibrated(trial, asked, seed)
+    report = {
+        "held_back": len(asked.labels),
+        "before": _before(old, rest, held.seen_by(old, old), bias_at(header.calibration.bias, len(names))),
+        "after": _after(trial, asked, len(old.spec.categories)),
+    }
+    grown = _grown(old, lessons, seed, "learning from all examples")
+    left = [name for name in taught if name not in names]
+    new_header = Header(
+        spec=grown.spec,
+        calibration=calibration,
+        provenance={
+            **stamp(),
+            **{name: header.provenance[name] for name in ("weights_licence",) if name in header.provenance},
+            "refit": {"from": str(model), "categories": len(names), **report},
+        },
+    )
+    _save(path, grown, new_header, {name: examples[name] for name in left}, old)
+    return {"model": str(model), "new": str(path), "base": list(names), "taught": left, **report}
+
+
+def refit_text(result: dict[str, Any]) -> str:
+    """Return what `refit` prints."""
+    stay = f"; {len(result['taught'])} stay taught" if result["taught"] else ""
+    return (
+        f"{result['new']}: {len(result['base'])} taught categories are base categories now{stay}.\n"
+        f"On {result['held_back']} held-back examples, among all base categories: "
+        f"{result['before']:.1f} % right before, {result['after']:.1f} % after."
+    )
+
+
+def _features(examples: Sequence[Example]) -> Tensor:
+    return torch.from_numpy(np.stack([example.feature for example in examples]))
+
+
+def _grown(old: Model, lessons: _Lessons, seed: int, bar: str) -> Model:
+    """Return a model that has the lessons' categories for base categories, after those of the old one."""
+    categories = (*old.spec.categories, *lessons.names)
+    kind: GeneratorKind = old.spec.generator if old.spec.categories else "attention"
+    spec = old.spec.model_copy(update={"categories": categories, "generator": kind})
+    if not old.spec.categories:
+        return _learned(old, spec, lessons, seed, bar)
+    model = _extended(old, spec, lessons)
+    if kind != "mean":
+        _learn_on(model, lessons, seed, bar)
+    return model
+
+
+def _learned(old: Model, spec: ModelSpec, lessons: _Lessons, seed: int, bar: str) -> Model:
+    """Learn everything but the extractor from the lessons, whose mean feature is subtracted from then on."""
+    centre = torch.stack([some.mean(dim=0) for some in lessons.features]).mean(dim=0)
+    features = torch.cat(lessons.features) - centre
+    labels = np.repeat(np.arange(len(lessons.names)), [len(some) for some in lessons.features])
+    head = train_head(features, labels, spec.generator, steps=_STEPS, peak=_PEAK, seed=seed, bar=bar)
+    # Where no episode can be drawn, the head has plain means.
+    kind = "mean" if isinstance(head.generator, MeanGenerator) else spec.generator
+    model = Model(spec.model_copy(update={"generator": kind, "centred": True}), old.extractor).eval()
+    model.centre.copy_(old.centre + centre)
+    model.classifier.load_state_dict(head.classifier.state_dict())
+    model.generator.load_state_dict(head.generator.state_dict())
+    return model
+
+
+@torch.no_grad()
+def _extended(old: Model, spec: ModelSpec, lessons: _Lessons) -> Model:
+    """Add the vectors that the generator makes of the lessons to those of the old base categories."""
+    model = Model(spec, old.extractor).eval()
+    vectors = torch.stack([compose(old.terms(some)) for some in lessons.features])
+    if spec.classifier == "cosine":
+        vectors = vectors * old.classifier.weight.norm(dim=1).mean() / vectors.norm(dim=1, keepdim=True)
+    state = old.state_dict()
+    state["classifier.weight"] = torch.cat([state["classifier.weight"], vectors])
+    if isinstance(old.generator, AttentionGenerator):
+        keys = state["generator.keys"]
+        seen = torch.cat([some.mean(dim=0, keepdim=True) for some in lessons.features])
+        queries = old.generator.phi_q(old.classifier.view(seen))  # what resembles them will lean on them
+        queries = queries * keys.norm(dim=1).mean() / queries.norm(dim=1, keepdim=True)
+        state["generator.keys"] = torch.cat([keys, queries])
+    model.load_state_dict(state)
+    return model
+
+
+def _learn_on(model: Model, lessons: _Lessons, seed: int, bar: str) -> None:
+    """Let the generator learn from episodes of the lessons, with W_base and τ as they are."""
+    sizes = [len(some) for some in lessons.features]
+    largest = sorted(range(len(sizes)), key=lambda place: -sizes[place])
+    first = len(model.spec.categories) - len(sizes)
+    order = torch.tensor([first + place for place in largest] + list(range(first)))
+    _reorder(model, order)  # those that may play novel come first
+    features = torch.cat([lessons.features[place] for place in largest])
+    labels = np.repeat(np.arange(len(sizes)), [sizes[place] for place in largest])
+    learn_generator(model, features, labels, steps=_STEPS, peak=_PEAK, seed=seed, bar=bar)
+    _reorder(model, order.argsort())
+
+
+@torch.no_grad()
+def _reorder(model: Model, order: Tensor) -> None:
+    model.classifier.weight.copy_(model.classifier.weight[order])
+    if isinstance(model.generator, AttentionGenerator):
+        model.generator.keys.copy_(model.generator.keys[order])
+
+
+@torch.no_grad()
+def _before(old: Model, lessons: _Lessons, held: FeatureSet, bias: float) -> float:
+    vectors = torch.stack([compose(old.terms(some)) for some in lessons.features])
+    base, novel = old.classifier(held.features), old.classifier.scores(held.features, vectors)
+    best = joint_scores(base.numpy(), novel.numpy(), bias).argmax(axis=1) - base.shape[1]
+    return _percent(best == held.labels.numpy())
+
+
+@torch.no_grad()
+def _after(model: Model, held: FeatureSet, offset: int) -> float:
+    best = model.classifier(held.features).argmax(dim=1) - offset
+    return _percent((best == held.labels).numpy())
+
+
+def _percent(right: Any) -> float:  # noqa: ANN401
+    return round(100 * float(right.mean()), 2)
+
+
+def _calibrated(model: Model, held: FeatureSet, seed: int) -> Calibration:
+    """Fit how scores become answers on what was held back, where there are categories enough for tasks."""
+    if len(held.categories) < 4:
+        return Calibration()
+    return calibrate(model, None, held, seed=seed)
+
+
+def _save(path: Path, model: Model, header: Header, examples: dict[str, list[Example]], old: Model) -> None:
+    """Write the model with the categories that stay taught."""
+    backend = TorchBackend(model, header)
+    store = open_store(None, Owner(backend.fingerprint, model.width))
+    for name, kept in examples.items():
+        features = _Lessons((name,), [_features(kept)]).seen_by(model, old).features.numpy()
+        terms = backend.generate(features)
+        small = [example.thumbnail for example in kept]
+        store.add(name, [NewExample(*values) for values in zip(features, terms, small, strict=True)])
+    Recognizer(backend, store).save(path)

@@ -1,0 +1,58 @@
+"""What a training or a new recogniser starts from: an extractor by name, with its weights and its input."""
+
+import torch
+
+from recollect.data.imagenet import MEAN, SIZE, STD
+from recollect.data.imageset import ImageSet
+from recollect.errors import ConfigError
+from recollect.model.extractors import build_extractor, published_input
+from recollect.model.extractors.own import own_extractor
+from recollect.model.model import Model
+from recollect.model.spec import ModelSpec, Preprocessing, is_own_code
+from recollect.pretrained import PUBLISHED, brings_weights, extractor_weights
+from recollect.training.config import Config
+
+
+def input_of(extractor: str, size: int | None = None) -> Preprocessing | None:
+    """Return how pictures are prepared for an extractor that brings weights along.
+
+    A caller's own code gets them as is customary with ImageNet.
+    """
+    published = Preprocessing(size=SIZE, mean=MEAN, std=STD) if is_own_code(extractor) else None
+    published = published or published_input(extractor)
+    return published.model_copy(update={"size": size}) if published and size else published
+
+
+def suited(extractor: str, images: ImageSet) -> Preprocessing:
+    """Return the preprocessing of pictures for an extractor: its own scaling where it brings weights."""
+    wanted = input_of(extractor, images.size)
+    if wanted is None:
+        return images.preprocessing
+    short_side = images.published.short_side if images.published else None
+    return wanted.model_copy(update={"short_side": short_side})
+
+
+def require_extractor(config: Config) -> int | None:
+    """Refuse an extractor that cannot be used; return the size of its pictures, or `None`: the data's own."""
+    if config.finetune and not brings_weights(config.extractor):
+        raise ConfigError(f"--finetune: '{config.extractor}' brings no weights along and is trained anyway")
+    wanted = input_of(config.extractor, config.size)
+    size = wanted.size if wanted else config.size
+    if is_own_code(config.extractor):
+        own_extractor(config.extractor, size or SIZE)
+    else:
+        build_extractor(config.extractor, size=size or SIZE)
+        if config.extractor in PUBLISHED:
+            extractor_weights(config.extractor)
+    return config.size if config.data == "glyphs" else size
+
+
+def starting_model(spec: ModelSpec) -> Model:
+    """Build a model whose extractor has the weights that it brings along, or none yet."""
+    if is_own_code(spec.extractor):
+        return Model(spec, own_extractor(spec.extractor, spec.preprocessing.size))
+    model = Model(spec)
+    if spec.extractor in PUBLISHED:
+        weights = extractor_weights(spec.extractor)
+        model.extractor.load_state_dict({name: torch.from_numpy(values) for name, values in weights.items()})
+    return model

@@ -1,0 +1,123 @@
+"""What the documentation says of photographs was written by the benchmarks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
+README = (RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
+FIGURES = ("novel", "base", "both", "novel_5", "both_5")
+
+
+def read(name):
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def cell(value):
+    return f"{value['mean']:.1f} ± {value['ci95']:.1f}"
+
+
+def signed(value):
+    return f"{value['mean']:+.1f} ± {value['ci95']:.1f}"
+
+
+def line(name, found, figures):
+    """Return a row of a table: 1 / 5 shots, or one figure where both are the same."""
+    cells = [" / ".join(dict.fromkeys(cell(found[shots][figure]) for shots in (1, 5))) for figure in figures]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def systems(file):
+    """Return the summary over splits by system: its name in the tables, and its figures by shots."""
+    found = {}
+    for row in read(file)["summary"]:
+        name = row["generator"] + (", with the bias" if row["bias"] else "")
+        found.setdefault(name, {})[row["shots"]] = row
+    return found
+
+
+def test_the_splits_are_those_of_the_benchmark():
+    assert len(read("photographs-splits.json")["splits"]) >= 10
+    for name, found in systems("photographs-splits.json").items():
+        assert line(name, found, FIGURES) in PAGE
+
+
+def test_the_systems_in_the_readme_are_those_of_the_benchmark():
+    found = systems("photographs-splits.json")
+    for name in ("mean, with the bias", "average, with the bias", "attention, with the bias"):
+        assert line(name.removesuffix(", with the bias"), found[name], FIGURES[:3]) in README
+    assert line("logistic regression on everything", found["logistic regression"], FIGURES[:3]) in README
+
+
+def test_generators_keep_base_accuracy():
+    for found in systems("photographs-splits.json").values():
+        for shots in (1, 5):
+            if found[shots]["generator"] != "logistic regression":  # plain means are stage 1 itself
+                assert abs(found[shots]["base_minus_mean"]["mean"]) <= 0.5
+
+
+@pytest.mark.parametrize(
+    "name", ["average", "attention", "average, with the bias", "attention, with the bias"]
+)
+def test_what_generators_gain_over_plain_means_is_told_as_measured(name):
+    found = systems("photographs-splits.json")[name]
+    cells = [
+        " / ".join(signed(found[shots][f"{figure}_minus_mean"]) for shots in (1, 5))
+        for figure in ("both", "both_5")
+    ]
+    assert f"| {name} | {' | '.join(cells)} |" in PAGE
+
+
+def test_what_centring_does_to_photographs_is_that_of_the_benchmark():
+    found = systems("photographs-uncentred.json")
+    for name in ("mean", "attention, with the bias"):
+        assert line(f"{name}, not centred", found[name], FIGURES) in PAGE
+
+
+def test_the_ready_model_is_described_as_measured():
+    found = read("photographs-imagenet.json")
+    for name in ("mean", "attention", "attention with the bias"):
+        rows = {shots: found[f"{name}, {shots} shots"] for shots in (1, 5)}
+        assert line(name, rows, ("taught", "base", "calibration_error")) in PAGE
+    assert f"{found['base_top1']:.1f} % of" in PAGE
+    assert f"{found['unknown_before_teaching']:.1f} % of these photographs are called unknown" in PAGE
+    assert f"{found['known_called_unknown']:.1f} % of ImageNet's pictures" in PAGE
+    assert found["base_top1"] >= 78
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"])
+def test_the_networks_are_compared_as_measured(name):
+    found = read("photographs-networks.json")[name]
+    tasks = [" / ".join(cell(found[f"{ways}-way, {shots} shots"]) for shots in (1, 5)) for ways in (5, 81)]
+    times = f"{found['milliseconds']:.1f} | {found['milliseconds_not_folded']:.1f}"
+    assert f"| {name} | {found['input']} | {times} | {' | '.join(tasks)} |" in PAGE
+
+
+def test_the_path_is_timed():
+    found = read("photographs-path.json")
+    assert found["train, from the zip to a model"] <= 180
+    for step, seconds in found.items():
+        if step not in {"command", "threads"}:
+            assert f"| {step} | {seconds:.1f} |" in PAGE
+
+
+@pytest.mark.parametrize("name", ["frozen", "finetuned"])
+def test_fine_tuning_is_compared_as_measured(name):
+    report = read(f"photographs-finetune/{name}.json")
+    assert (report["categories"], report["tasks"], report["queries"]) == ("test", 600, 2)
+    found = {result["shots"]: result for result in report["results"]}
+    assert line(name, found, ("novel", "base", "both")) in PAGE
+
+
+def test_centring_the_papers_extractors_is_told_as_measured():
+    rows = read("centring.json")["results"]
+    for name in dict.fromkeys(row["model"] for row in rows):
+        for how, told in (
+            ("as_they_are", "as they are"),
+            ("centred", "centred"),
+            ("difference", "difference"),
+        ):
+            found = {row["shots"]: row[how] for row in rows if row["model"] == name}
+            assert line(f"{name}, {told}", found, ("novel", "base", "both")) in PAGE

@@ -1,0 +1,222 @@
+"""Trainings on an extractor that brings its weights along."""
+
+import sys
+import threading
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pretrained import needs_weights
+from recollect import methods
+from recollect.data.features import extract
+from recollect.errors import ConfigError, ModelError, Stopped
+from recollect.modelfile import fingerprint, load_model, read_header
+from recollect.training import train as training
+from recollect.training.config import default_preset, make_config, read_preset
+from recollect.training.runfolder import RunFolder
+from recollect.training.selection import Judgement
+from recollect.training.train import load_data, new_model, train
+
+CODE = """
+import torch
+from torch import nn
+
+def build():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        )
+"""
+NAME = "module:frozen_code:build"
+SETTINGS = {
+    "stage1.steps": "6",
+    "stage2.steps": "4",
+    "stage2.views": "2",
+    "stage2.episodes": "2",
+    "select_tasks": "8",
+    "checkpoint_seconds": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder of 4 categories, each a colour with noise."""
+    root = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for label in range(4):
+        (root / f"colour{label}").mkdir()
+        colour = rng.integers(0, 256, 3)
+        for index in range(10 + label):
+            pixels = np.clip(colour + rng.normal(0, 40, (16, 16, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / f"colour{label}" / f"{index}.png")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def code(tmp_path, monkeypatch):
+    (tmp_path / "frozen_code.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("frozen_code", None)
+
+
+def configured(pictures, **options):
+    options = {"data": str(pictures), "extractor": NAME, "size": 16, "threads": 1, **options}
+    start = read_preset(
+        default_preset("folder", options["extractor"], finetune=options.get("finetune", False))
+    )
+    return make_config(start, options, SETTINGS)
+
+
+def test_a_frozen_extractor_stays_as_it_came_and_features_are_centred(pictures, tmp_path):
+    config = configured(pictures)
+    train(config, tmp_path / "run")
+    model = load_model(tmp_path / "run", NAME)
+    split = load_data(str(pictures), size=16)
+    untrained = new_model(config.model_copy(update={"device": "cpu"}), split)
+    for name, weight in untrained.extractor.state_dict().items():
+        assert torch.equal(model.extractor.state_dict()[name], weight), name
+    raw, centred = extract(untrained, split.base_train).features, extract(model, split.base_train).features
+    torch.testing.assert_close(centred, raw - model.centre)
+    assert (raw >= 0).all()
+    assert centred.mean(0).norm() < 0.3 * raw.mean(0).norm()
+    assert fingerprint(model) != fingerprint(untrained)
+    header = read_header(tmp_path / "run")
+    assert (header.spec.centred, header.spec.generator) == (True, "attention")
+    assert header.calibration.report
+
+
+def test_it_is_judged_for_more_shots_than_pictures_are_held_out(pictures):
+    split = load_data(str(pictures), size=16)
+    frozen, trained = configured(pictures), configured(pictures, finetune=True)
+    held = int(np.bincount(split.base_val.labels).min())
+    assert held < 5
+    assert [shape.shots for shape in Judgement(split, (1, 5), frozen).shapes] == [1, 5]
+    assert [shape.shots for shape in Judgement(split, (1, 5), trained).shapes] == [1, held - 1]
+    model = new_model(frozen.model_copy(update={"device": "cpu"}), split)
+    judgement = Judgement(split, (1, 5), frozen)
+    novel, base = judgement.features(model)
+    assert novel is None
+    torch.testing.assert_close(base.lessons.features, extract(model, split.base_train.first(10)).features)
+    others = replace(base.lessons, features=-base.lessons.features)
+    assert judgement.figures(model, None, base) != judgement.figures(
+        model, None, replace(base, lessons=others)
+    )
+
+
+def test_fine_tuning_changes_the_extractor(pictures, tmp_path):
+    config = configured(pictures, finetune=True)
+    train(config, tmp_path / "run")
+    model = load_model(tmp_path / "run", NAME)
+    untrained = new_model(config.model_copy(update={"device": "cpu"}), load_data(str(pictures), size=16))
+    first = "body.0.weight"
+    assert not torch.equal(model.extractor.state_dict()[first], untrained.extractor.state_dict()[first])
+    assert (model.centre != 0).any()
+    taken = configured(pictures, generator="average").model_copy(
+        update={"stage1_from": str(tmp_path / "run")}
+    )
+    with pytest.raises(ConfigError, match="has another --finetune"):
+        train(taken, tmp_path / "other")
+
+
+def test_an_interrupted_training_ends_with_the_same_weights(pictures, tmp_path, monkeypatch):
+    train(configured(pictures), tmp_path / "whole")
+    stop = threading.Event()
+    judge = training.HeadClassification.judge
+
+    def stopping(stage):
+        stop.set()
+        return judge(stage)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "stop_on_signals", lambda: nullcontext(stop))
+        patch.setattr(training.HeadClassification, "judge", stopping)
+        with pytest.raises(Stopped):
+            train(configured(pictures), tmp_path / "broken")
+    sys.modules.pop("frozen_code")
+    with pytest.raises(ConfigError, match=f"name it again, with --extractor {NAME}"):
+        RunFolder(tmp_path / "broken").config()
+    assert "frozen_code" not in sys.modules
+    train(RunFolder(tmp_path / "broken").config(NAME), tmp_path / "broken", resume=True)
+    whole, broken = (load_model(tmp_path / name, NAME).state_dict() for name in ("whole", "broken"))
+    assert all(torch.equal(whole[name], broken[name]) for name in whole)
+
+
+def test_a_training_that_is_stopped_while_features_are_computed_can_go_on(
+    run, pictures, tmp_path, monkeypatch
+):
+    out, small = tmp_path / "run", [word for name in SETTINGS.items() for word in ("--set", "=".join(name))]
+    stop = threading.Event()
+    stop.set()
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "stop_on_signals", lambda: nullcontext(stop))
+        code, _, err = run("train", pictures, "--extractor", NAME, "--size", 16, *small, "--out", out)
+    assert code == 130
+    hint = (
+        f"while features were computed. Go on with: recollect train --resume --out {out} --extractor {NAME}"
+    )
+    assert hint in " ".join(err.split())
+    code, _, err = run("train", "--resume", "--out", out, "--extractor", NAME)
+    assert code == 0, err
+    assert read_header(out).provenance["finished"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--extractor", NAME, "--finetune"),
+        ("--extractor", NAME, "--preset", "finetune"),
+        ("--set", f"extractor={NAME}", "--set", "finetune=true"),
+    ],
+)
+def test_fine_tuning_has_its_recipe_however_it_is_asked_for(run, pictures, tmp_path, words, monkeypatch):
+    asked = []
+    learner = SimpleNamespace(train=lambda config, *_, **__: asked.append(config))
+    monkeypatch.setattr(methods, "find_method", lambda _: learner)
+    code, _, err = run("train", pictures, *words, "--out", tmp_path / "run")
+    assert code == 0, err
+    (config,) = asked
+    assert (config.extractor, config.finetune, config.preset) == (NAME, True, "finetune")
+    assert config.stage1.schedule.peak == 0.01
+
+
+def test_a_dot_product_classifier_learns_on_a_frozen_extractor(pictures, tmp_path):
+    train(configured(pictures, classifier="dot", generator="average"), tmp_path / "run")
+    model = load_model(tmp_path / "run", NAME)
+    found = model.classifier(extract(model, load_data(str(pictures), size=16).base_train).features)
+    assert found.isfinite().all()
+
+
+def test_a_model_file_never_causes_an_import(pictures, tmp_path):
+    train(configured(pictures), tmp_path / "run")
+    sys.modules.pop("frozen_code")
+    with pytest.raises(ModelError, match=f"name it again, with --extractor {NAME}"):
+        load_model(tmp_path / "run")
+    with pytest.raises(ModelError, match="is 'module:frozen_code:build' and not 'module:os:getcwd'"):
+        load_model(tmp_path / "run", "module:os:getcwd")
+    assert "frozen_code" not in sys.modules
+
+
+def test_what_makes_no_sense_is_refused(pictures, tmp_path):
+    with pytest.raises(ConfigError, match="leave it out, or --finetune"):
+        train(configured(pictures, minutes=1), tmp_path / "run")
+    with pytest.raises(ConfigError, match="'c32f' brings no weights along"):
+        train(make_config({}, {"data": "glyphs", "extractor": "c32f", "finetune": True}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="'efficientnet-lite0' ends as it was trained"):
+        make_config({}, {"data": "glyphs", "extractor": "efficientnet-lite0", "last_relu": True})
+
+
+@needs_weights
+def test_a_published_network_learns_a_folder_from_its_weights(pictures, tmp_path):
+    train(configured(pictures, extractor="efficientnet-lite0", size=32, generator="mean"), tmp_path / "run")
+    header = read_header(tmp_path / "run")
+    assert header.spec.preprocessing.mean == (127.0, 127.0, 127.0)
+    assert "Apache-2.0" in header.provenance["weights_licence"]
+    assert load_model(tmp_path / "run").width == 1280
