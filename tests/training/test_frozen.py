@@ -203,6 +203,16 @@ def test_a_model_file_never_causes_an_import(pictures, tmp_path):
     assert "frozen_code" not in sys.modules
 
 
+def test_who_trains_from_nothing_without_saying_so_is_told_of_another_way(pictures, tmp_path, caplog):
+    options = {"data": str(pictures), "size": 16, "threads": 1, "generator": "mean"}
+    train(make_config({}, options, SETTINGS), tmp_path / "nothing")
+    assert "--extractor efficientnet-lite0 begins with one" in caplog.text
+    caplog.clear()
+    train(make_config({}, {**options, "extractor": "c32f"}, SETTINGS), tmp_path / "chosen")
+    train(configured(pictures), tmp_path / "frozen")
+    assert caplog.text == ""
+
+
 def test_what_makes_no_sense_is_refused(pictures, tmp_path):
     with pytest.raises(ConfigError, match="leave it out, or --finetune"):
         train(configured(pictures, minutes=1), tmp_path / "run")

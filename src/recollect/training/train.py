@@ -99,6 +99,11 @@ def train(
         if not resume:
             folder.require_new()
             folder.keep(config)
+            if config.preset is None and config.extractor == Config.model_fields["extractor"].default:
+                log.warning(
+                    "a network is trained from nothing, which takes many pictures and minutes; --extractor "
+                    "efficientnet-lite0 begins with one that was trained on ImageNet"
+                )
         elif folder.model.exists() and read_header(folder.model).provenance.get("finished"):
             if not folder.curves.exists():
                 draw_curves(folder)
