@@ -1,9 +1,9 @@
 """Centring on the paper's own extractors, with and without their last ReLU: `docs/results/centring.json`.
 
-    cd table1/runs; python -m benchmarks.centring cifar-fs:images.zip relu-mean cosine-mean --out OUT
+    python -m benchmarks.centring cifar-fs:images.zip RUNS/relu-mean RUNS/cosine-mean --out docs/results
 
 W_base and τ are learned anew on the frozen features, as they are and less their mean, and plain means are
-taught. The models are those of `recollect reproduce table1`.
+taught. RUNS are those of `recollect reproduce table1`.
 """
 
 import argparse

@@ -98,6 +98,7 @@ def test_before_anything_is_taught_there_is_nothing_to_choose_from(run, refused,
     picture = write_picture(tmp_path / "a.png")
     assert "no taught categories" in refused("predict", "fresh", picture, *OWN)
     assert "0 of 0 taught categories" in refused("refit", "fresh", "--out", "again", *OWN)
+    assert "`recollect check fresh FOLDER`" in refused("evaluate", "fresh", tmp_path, *OWN)
 
 
 def test_refit_makes_base_categories_and_leaves_the_old_model_as_it_was(run, taught, tmp_path):
@@ -142,6 +143,11 @@ def test_a_model_with_base_categories_keeps_their_scores_when_it_is_refit(run, t
     before, after = (load_model(name, NAME).generator.state_dict() for name in ("again", "third"))
     moved = [name for name in before if before[name].shape == after[name].shape]
     assert any(not torch.equal(before[name], after[name]) for name in moved), "the generator learned on"
+
+
+def test_a_refit_model_has_no_pictures_that_were_held_out(run, refused, taught, tmp_path):
+    run("refit", "fresh", "--out", "again", *OWN)
+    assert "`recollect check again FOLDER`" in refused("evaluate", "again", tmp_path / "lessons", *OWN)
 
 
 def test_few_examples_are_enough_to_calibrate_for_more_than_one_shot(run, tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ ALLOWED = {
     "recognizer": {"errors", "images", "modelfile", "backends", "store", "vectors", "bundle", "calibrated"},
     "estimator": {"errors", "model", "training", "vectors"},
     "__init__": {"recognizer", "estimator"},
-    "info": {"errors", "modelfile"},
+    "info": {"errors", "modelfile", "pretrained"},
     "lessons": LOW | {"images", "modelfile", "backends", "store", "bundle", "recognizer"},
     "answers": {"errors", "progress", "recognizer"},
     "sheet": LOW | {"images", "answers"},

@@ -4,11 +4,13 @@ import importlib.machinery
 import pickle
 import sys
 import zipfile
+from importlib.metadata import requires
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from benchmarks.photographs import IN_IMAGENET
 
 from pretrained import DATA, needs_photographs, needs_weights
 from recollect import pretrained
@@ -19,12 +21,6 @@ from recollect.model.extractors import build_extractor, extractor_names, publish
 from recollect.pretrained import PUBLISHED, extractor_weights, last_layer, licence_of
 
 LITE0 = "efficientnet-lite0"
-# Categories of the photographs that are ImageNet's too, with their places in its usual order.
-SHARED = {
-    "Banana": 954, "Brown-Cap-Mushroom": 947, "Cabbage": 936, "Cucumber": 943, "Granny-Smith": 948,
-    "Green-Bell-Pepper": 945, "Lemon": 951, "Orange": 950, "Orange-Bell-Pepper": 945, "Pineapple": 953,
-    "Pomegranate": 957, "Red-Bell-Pepper": 945, "Yellow-Bell-Pepper": 945, "Zucchini": 939,
-}  # fmt: skip
 
 
 @needs_weights
@@ -62,6 +58,11 @@ def test_our_copy_is_read_where_there_is_one_and_made_again_where_it_is_damaged(
     copy.write_bytes(content[:1000])
     extractor_weights(LITE0)
     assert copy.read_bytes() == content
+
+
+def test_the_extra_is_the_version_that_is_told():
+    wanted = {f"{published.package}=={pretrained.VERSION}" for published in PUBLISHED.values()}
+    assert wanted <= {requirement.partition(";")[0].strip() for requirement in requires("recollect")}
 
 
 def test_the_same_extractors_have_weights_and_an_input_of_their_own():
@@ -111,9 +112,9 @@ def test_pixels_are_scaled_as_the_weights_expect():
     rows, biases = map(torch.from_numpy, last_layer(LITE0))
     with zipfile.ZipFile(Path(DATA) / "grocery" / "photos.zip") as archive:
         chosen = [
-            (SHARED[name.split("/")[-2]], archive.read(name))
+            (IN_IMAGENET[name.split("/")[-2]], archive.read(name))
             for name in sorted(archive.namelist())
-            if name.endswith(".jpg") and name.split("/")[-2] in SHARED
+            if name.endswith(".jpg") and name.split("/")[-2] in IN_IMAGENET
         ][::3]
     pixels = torch.from_numpy(np.stack([read_pixels(content, prepare.size) for _, content in chosen]))
     right = torch.tensor([place for place, _ in chosen])

@@ -65,14 +65,14 @@ def test_what_generators_gain_over_plain_means_is_told_as_measured(name):
     found = systems("photographs-splits.json")[name]
     cells = [
         " / ".join(signed(found[shots][f"{figure}_minus_mean"]) for shots in (1, 5))
-        for figure in ("both", "both_5")
+        for figure in ("novel", "both", "both_5")
     ]
     assert f"| {name} | {' | '.join(cells)} |" in PAGE
 
 
 def test_what_centring_does_to_photographs_is_that_of_the_benchmark():
     found = systems("photographs-uncentred.json")
-    for name in ("mean", "attention, with the bias"):
+    for name in ("mean", "mean, with the bias", "attention, with the bias"):
         assert line(f"{name}, not centred", found[name], FIGURES) in PAGE
 
 
@@ -82,6 +82,7 @@ def test_the_ready_model_is_described_as_measured():
         rows = {shots: found[f"{name}, {shots} shots"] for shots in (1, 5)}
         assert line(name, rows, ("taught", "base", "calibration_error")) in PAGE
     assert f"{found['base_top1']:.1f} % of" in PAGE
+    assert f"last layer names {found['last_layer_top1']:.1f} %" in PAGE
     assert f"{found['unknown_before_teaching']:.1f} % of these photographs are called unknown" in PAGE
     assert f"{found['known_called_unknown']:.1f} % of ImageNet's pictures" in PAGE
     assert found["base_top1"] >= 78
@@ -108,7 +109,24 @@ def test_fine_tuning_is_compared_as_measured(name):
     report = read(f"photographs-finetune/{name}.json")
     assert (report["categories"], report["tasks"], report["queries"]) == ("test", 600, 2)
     found = {result["shots"]: result for result in report["results"]}
-    assert line(name, found, ("novel", "base", "both")) in PAGE
+    provenance = read(f"photographs-finetune/{name}-info.json")["provenance"]
+    minutes = (provenance["stage1_seconds"] + provenance["stage2_seconds"]) / 60
+    assert f"{line(name, found, ('novel', 'base', 'both'))} {minutes:.1f} |" in PAGE
+
+
+def test_the_guide_shows_what_its_commands_printed():
+    guide = " ".join((RESULTS.parent / "guide.md").read_text(encoding="utf-8").split())
+    figures = read("guide/train.json")["validation"]
+    assert (
+        "On validation tasks: Novel {novel:.1f} %, Base {base:.1f} %, Both {both:.1f} %".format(**figures)
+        in guide
+    )
+    assert "{accuracy:.1f} % of {pictures} photographs".format(**read("guide/check.json")) in guide
+    told = (
+        "On {held_back} held-back examples, among all base categories: {before:.1f} % right before, "
+        "{after:.1f} % after."
+    )
+    assert told.format(**read("guide/refit.json")) in guide
 
 
 def test_centring_the_papers_extractors_is_told_as_measured():

@@ -262,6 +262,7 @@ def train(
     _set_quiet(quiet)
     from recollect.data.splits import inline_split
     from recollect.methods import find_method
+    from recollect.model.spec import is_own_code
     from recollect.training.config import default_preset, make_config, read_preset
     from recollect.training.runfolder import RunFolder
 
@@ -279,7 +280,8 @@ def train(
     elif data is None:
         raise RecollectError("DATA is missing: a folder of categories, glyphs, or such as cifar-fs:PATH")
     else:
-        asked = make_config({}, options, changes)  # with --set, which may name an extractor too
+        named = {key: text for key, text in changes.items() if key in {"extractor", "finetune"}}
+        asked = make_config({}, {"data": data, "extractor": extractor, "finetune": finetune}, named)
         name = preset or default_preset(data, asked.extractor, finetune=asked.finetune)
         start = read_preset(name) if name else {}
     config = make_config(start, options, changes)
@@ -287,7 +289,7 @@ def train(
         find_method(config.method).train(config, out, resume=resume)
     except Stopped as reason:
         words = ["recollect", "train", "--resume", "--out", str(out)]
-        words += ["--extractor", extractor] if extractor else []
+        words += ["--extractor", config.extractor] if is_own_code(config.extractor) else []
         usable = f"; {out} holds a usable model" if RunFolder(out).model.exists() else ""
         raise Stopped(f"{reason}{usable}. Go on with: {shlex.join(words)}") from reason
     # A run that took stage 1 over and has no stage 2 judged nothing itself.

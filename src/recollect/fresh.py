@@ -1,5 +1,6 @@
 """`recollect new`: a recogniser that knows no category yet, on an extractor that brings its weights along."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,6 @@ def new_text(result: dict[str, Any]) -> str:
     """Return what `new` prints."""
     again = f" --extractor {result['extractor']}" if is_own_code(result["extractor"]) else ""
     return (
-        f"{result['model']} knows no category yet. Teach it: recollect teach {result['model']} NAME PICTURE…"
-        f"{again}"
+        f"{result['model']} knows no category yet. Teach it: "
+        f"recollect teach {shlex.quote(result['model'])} NAME PICTURE…{again}"
     )

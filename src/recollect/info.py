@@ -1,4 +1,7 @@
-"""`recollect info`: what a model file is, from its header; without torch, so that it answers at once."""
+"""`recollect info`: what a model file is, from its header; without torch, so that it answers at once.
+
+The one exception is the weights of a published network that were never read before: a pickle takes torch.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ from rich.text import Text
 
 from recollect.errors import one_line
 from recollect.modelfile import PAPER, summarise
+from recollect.pretrained import PUBLISHED
 
 FIRST = 5  # names of base categories that are shown
 _FINISHED = {"True": "yes", "False": "no: the training was stopped, or goes on"}
@@ -71,7 +75,7 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
         f"{', centred' if info['centred'] else ''}",
         "classifier": info["classifier"],
         "generator": info["generator"],
-        "parameters": "unknown, its weights are not installed"
+        "parameters": f"unknown, its weights are not installed: {PUBLISHED[info['extractor']].remedy}"
         if info["parameters"] is None
         else f"{info['parameters']:,}",
         "input": f"{prepare['size']} × {prepare['size']} pixels{cut}; mean {mean}; std {std}",

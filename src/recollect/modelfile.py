@@ -261,7 +261,9 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
 def _require_named(path: Path, spec: ModelSpec, extractor: str | None) -> None:
     """Refuse an extractor that is named for another than the model's own."""
     if extractor is not None and extractor != spec.extractor:
-        raise ModelError(f"the extractor of {path} is '{spec.extractor}' and not '{extractor}'")
+        raise ModelError(
+            f"the extractor of {path} is '{spec.extractor}' and not '{extractor}': name that, or none"
+        )
 
 
 def fingerprint(model: "Model") -> str:

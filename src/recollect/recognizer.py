@@ -270,8 +270,8 @@ class Recognizer:
         name = tidy(name)
         base = self._base_names.get(fold(name))
         if base is not None:
-            spelled = "" if base == name else f", spelled '{base}'"
-            raise RecollectError(f"'{name}' is a base category already{spelled}: choose another name")
+            spelled = "" if base == name else f" (spelled '{base}')"
+            raise RecollectError(f"'{name}'{spelled} is a base category already: choose another name")
         return name
 
     def _find(self, name: str) -> Taught:

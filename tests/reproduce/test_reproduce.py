@@ -268,6 +268,11 @@ def test_what_rows_decide_cannot_be_set(setting, refused, tmp_path, colours):
     assert not (tmp_path / "new").exists()
 
 
+def test_only_extractors_of_the_paper_are_reproduced(refused, tmp_path, colours):
+    words = ("--out", tmp_path / "new", "--set", "extractor=efficientnet-lite0")
+    assert "'efficientnet-lite0' is none of them" in refused("reproduce", "table1", colours, *words)
+
+
 @pytest.mark.parametrize("minutes", ["nan", "inf", "0", "-1"])
 def test_minutes_that_are_none(minutes, refused, tmp_path, colours):
     told = refused("reproduce", "table1", colours, "--out", tmp_path / "new", "--minutes", minutes)

@@ -167,6 +167,21 @@ def test_a_training_that_is_stopped_while_features_are_computed_can_go_on(
     assert read_header(out).provenance["finished"]
 
 
+@pytest.fixture
+def asked(run, pictures, tmp_path, monkeypatch):
+    """Return the configuration that a call of `recollect train` asks for."""
+
+    def configuration(*words):
+        found = []
+        learner = SimpleNamespace(train=lambda config, *_, **__: found.append(config))
+        monkeypatch.setattr(methods, "find_method", lambda _: learner)
+        code, _, err = run("train", pictures, *words, "--out", tmp_path / "run")
+        assert code == 0, err
+        return found[0]
+
+    return configuration
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -175,15 +190,17 @@ def test_a_training_that_is_stopped_while_features_are_computed_can_go_on(
         ("--set", f"extractor={NAME}", "--set", "finetune=true"),
     ],
 )
-def test_fine_tuning_has_its_recipe_however_it_is_asked_for(run, pictures, tmp_path, words, monkeypatch):
-    asked = []
-    learner = SimpleNamespace(train=lambda config, *_, **__: asked.append(config))
-    monkeypatch.setattr(methods, "find_method", lambda _: learner)
-    code, _, err = run("train", pictures, *words, "--out", tmp_path / "run")
-    assert code == 0, err
-    (config,) = asked
+def test_fine_tuning_has_its_recipe_however_it_is_asked_for(asked, words):
+    config = asked(*words)
     assert (config.extractor, config.finetune, config.preset) == (NAME, True, "finetune")
     assert config.stage1.schedule.peak == 0.01
+
+
+def test_a_preset_brings_its_extractor_and_its_schedule_may_be_changed(asked):
+    config = asked("--preset", "pretrained")
+    assert (config.extractor, config.frozen) == ("efficientnet-lite0", True)
+    config = asked("--preset", "paper", "--set", "stage1.schedule.rates=[[10, 0.5]]")
+    assert (config.extractor, config.stage1.schedule.rates) == ("c128f", ((10, 0.5),))
 
 
 def test_a_dot_product_classifier_learns_on_a_frozen_extractor(pictures, tmp_path):
@@ -201,16 +218,6 @@ def test_a_model_file_never_causes_an_import(pictures, tmp_path):
     with pytest.raises(ModelError, match="is 'module:frozen_code:build' and not 'module:os:getcwd'"):
         load_model(tmp_path / "run", "module:os:getcwd")
     assert "frozen_code" not in sys.modules
-
-
-def test_who_trains_from_nothing_without_saying_so_is_told_of_another_way(pictures, tmp_path, caplog):
-    options = {"data": str(pictures), "size": 16, "threads": 1, "generator": "mean"}
-    train(make_config({}, options, SETTINGS), tmp_path / "nothing")
-    assert "--extractor efficientnet-lite0 begins with one" in caplog.text
-    caplog.clear()
-    train(make_config({}, {**options, "extractor": "c32f"}, SETTINGS), tmp_path / "chosen")
-    train(configured(pictures), tmp_path / "frozen")
-    assert caplog.text == ""
 
 
 def test_what_makes_no_sense_is_refused(pictures, tmp_path):

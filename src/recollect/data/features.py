@@ -81,8 +81,8 @@ def augmented_views(
 ) -> Tensor:
     """Return features of `views` augmented versions of every picture, float16 (views, n, d).
 
-    The extractor is frozen: batch norm in evaluation mode, while dropout (where the extractor has any)
-    draws its own mask for every view. `check` is called between batches and may raise to end the work.
+    The extractor is frozen: evaluation mode, in which the dropout of the paper's `resnet` still draws its own
+    mask for every view. `check` is called between batches and may raise to end the work.
     """
     model.extractor.freeze()
     extractor = model.extractor.for_inference()

@@ -208,10 +208,10 @@ def load_trained(
     """Load a model file and the data it was trained on, split as then; what to be warned of comes third."""
     header = read_header(model)
     spec, trained_on = header.spec, header.trained_on
-    if is_ready(model):
+    if is_ready(model) or "refit" in header.provenance or not spec.categories:
         raise DataError(
-            f"{model} comes ready and was trained on none of your data: `recollect check {model} FOLDER` "
-            "measures it"
+            f"{model} was trained on no data that is split into parts: `recollect check {model} FOLDER` "
+            "measures it on pictures that it has not seen"
         )
     loaded = load_model(model, extractor)  # what is wrong with it is said before pictures are decoded
     split = load_data(

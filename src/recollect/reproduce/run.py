@@ -78,8 +78,7 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
     config = config_of(plan, training, data, folder)
     method = find_method(config.method)
     if RunFolder(out).begun():
-        begun = RunFolder(out).config(config.extractor).model_copy(update={"data": data})
-        method.train(begun, out, resume=True)
+        method.train(RunFolder(out).config().model_copy(update={"data": data}), out, resume=True)
     else:
         method.train(config, out)
     began = time.perf_counter()

@@ -6,6 +6,7 @@ direction.
 """
 
 import threading
+import time
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from recollect.data.features import extract
 from recollect.data.splits import Split
 from recollect.errors import ModelError
 from recollect.model.classifier import unit
+from recollect.model.extractors import Extractor
 from recollect.model.model import Model
 from recollect.training.config import Config
 from recollect.training.loop import Stage
@@ -25,24 +27,28 @@ from recollect.training.stage2 import make_views
 
 
 class FrozenViews(NamedTuple):
-    """What an extractor that stays as it comes says of a run's pictures, for both stages."""
+    """An extractor that stays as it comes, and what it says of a run's pictures, for both stages."""
 
+    extractor: Extractor
     views: Tensor  # (views, n, d), float16: centred features of augmented views of every training picture
     centre: Tensor  # (d,), what was subtracted
     held_out: HeldOut  # by which models are judged
+    seconds: float = 0.0  # that all this took
 
 
 def frozen_views(
     model: Model, split: Split, config: Config, stop: threading.Event | None = None
 ) -> FrozenViews:
     """Run a new model's extractor over the training pictures; the same each time, so a run can be resumed."""
+    began = time.monotonic()
     views = make_views(model, split, config, stop)  # a new model's centre is 0
     centre = _balanced_mean(views.mean(dim=0, dtype=torch.float32), split)
     _require_finite(model, centre)
     for view in views:
         view.copy_(view.float() - centre)
     model.centre.copy_(centre)
-    return FrozenViews(views, centre, Judgement(split, config.select_shots, config).features(model))
+    held_out = Judgement(split, config.select_shots, config).features(model)
+    return FrozenViews(model.extractor, views, centre, held_out, time.monotonic() - began)
 
 
 def centre_on(model: Model, split: Split) -> None:
@@ -55,7 +61,7 @@ def _require_finite(model: Model, centre: Tensor) -> None:
     if not centre.isfinite().all():
         raise ModelError(
             f"the extractor '{model.spec.extractor}' gives pictures of this data features that are not "
-            "finite, or above 65504"
+            "finite, or above 65504: let it scale them"
         )
 
 
@@ -91,6 +97,7 @@ class HeadClassification(Stage):
         self.views = frozen.views.to(device).flatten(0, 1)  # (views · n, d)
         self.targets = torch.from_numpy(split.base_train.labels)
         self.batches = BalancedBatches(split.base_train.labels, config.stage1.batch, config.seed)
+        model.extractor = frozen.extractor
         model.centre.copy_(frozen.centre)
         with torch.no_grad():
             means, targets = torch.zeros_like(model.classifier.weight), self.targets.to(device)

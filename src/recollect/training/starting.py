@@ -35,7 +35,10 @@ def suited(extractor: str, images: ImageSet) -> Preprocessing:
 def require_extractor(config: Config) -> int | None:
     """Refuse an extractor that cannot be used; return the size of its pictures, or `None`: the data's own."""
     if config.finetune and not brings_weights(config.extractor):
-        raise ConfigError(f"--finetune: '{config.extractor}' brings no weights along and is trained anyway")
+        raise ConfigError(
+            f"--finetune: '{config.extractor}' brings no weights along and is trained anyway: leave it out, "
+            "or name another --extractor"
+        )
     wanted = input_of(config.extractor, config.size)
     size = wanted.size if wanted else config.size
     if is_own_code(config.extractor):

@@ -99,11 +99,6 @@ def train(
         if not resume:
             folder.require_new()
             folder.keep(config)
-            if config.preset is None and config.extractor == Config.model_fields["extractor"].default:
-                log.warning(
-                    "a network is trained from nothing, which takes many pictures and minutes; --extractor "
-                    "efficientnet-lite0 begins with one that was trained on ImageNet"
-                )
         elif folder.model.exists() and read_header(folder.model).provenance.get("finished"):
             if not folder.curves.exists():
                 draw_curves(folder)
@@ -178,7 +173,7 @@ def learn_base(
         return load_model(folder.stage_one_model, config.extractor).to(config.device)
     stage = _stage_one(model, split, config, frozen)
     try:
-        seconds = run_stage(stage, folder, stop)
+        seconds = run_stage(stage, folder, stop) + (frozen.seconds if frozen else 0)
     except Stopped:
         save_trained(folder.model, model, config, validation=folder.validation(1))
         raise

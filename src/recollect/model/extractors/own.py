@@ -4,6 +4,7 @@ Only a caller may name one. No file is ever the reason for an import.
 """
 
 import importlib
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,10 +79,11 @@ def _tried(name: str, body: nn.Module, size: int) -> int:
     return int(first.shape[1])
 
 
-def _fault(first: object, second: object, alone: object) -> str | None:  # noqa: PLR0911
+def _fault(first: Any, second: Any, alone: Any) -> str | None:  # noqa: ANN401, PLR0911
     """Say what is wrong with features of some pictures, of the same again, and of the first alone."""
-    if not (isinstance(first, Tensor) and isinstance(second, Tensor) and isinstance(alone, Tensor)):
-        return f"returns a {type(first).__name__} and no tensor"
+    for features in (first, second, alone):
+        if not isinstance(features, Tensor):
+            return f"returns a {type(features).__name__} and no tensor"
     if first.ndim != 2 or first.shape[0] != _PROBES or first.shape[1] == 0:
         return f"returns a tensor of shape {tuple(first.shape)} where ({_PROBES}, d) is expected"
     if first.dtype != torch.float32:
