@@ -3,8 +3,8 @@
 import importlib.machinery
 import pickle
 import sys
+import tomllib
 import zipfile
-from importlib.metadata import requires
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,8 @@ def test_our_copy_is_read_where_there_is_one_and_made_again_where_it_is_damaged(
 
 def test_the_extra_is_the_version_that_is_told():
     wanted = {f"{published.package}=={pretrained.VERSION}" for published in PUBLISHED.values()}
-    assert wanted <= {requirement.partition(";")[0].strip() for requirement in requires("recollect")}
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert wanted == {*project["project"]["optional-dependencies"]["pretrained"]}
 
 
 def test_the_same_extractors_have_weights_and_an_input_of_their_own():

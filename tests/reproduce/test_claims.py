@@ -124,7 +124,7 @@ def test_the_eleven_rows_of_the_paper_and_the_methods_it_did_not_have():
         assert set(row.paper) in ({*SHOTS}, set())
 
 
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", sorted({*preset_names()} - {"pretrained", "finetune"}))
 def test_the_rows_fit_every_recipe(preset):
     for row in (*TABLE_1.rows, *TABLE_2.rows):
         config = make_config(read_preset(preset), {"data": "glyphs"}, row.settings)
