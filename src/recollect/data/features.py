@@ -109,3 +109,10 @@ def _batches(images: ImageSet) -> Iterator[Rows]:
 
 def _labelled(features: Tensor, images: ImageSet) -> FeatureSet:
     return FeatureSet(features, torch.from_numpy(images.labels), images.categories)
+
+
+def category_means(features: Tensor, labels: Tensor, categories: int) -> Tensor:
+    """Return the mean feature of every category: (n, d) and (n,) → (categories, d)."""
+    sums = torch.zeros(categories, features.shape[1], dtype=torch.double)
+    sums.index_add_(0, labels, features.double())
+    return (sums / torch.bincount(labels, minlength=categories).unsqueeze(1)).float()

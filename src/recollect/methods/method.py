@@ -77,10 +77,3 @@ def squared_distances(queries: Tensor, means: Tensor) -> Tensor:
     """Return ‖q − m‖²: queries (…, q, d) and means (…, m, d) → (…, q, m)."""
     squares = queries.square().sum(-1, keepdim=True) + means.square().sum(-1).unsqueeze(-2)
     return squares - 2 * queries @ means.mT
-
-
-def category_means(features: Tensor, labels: Tensor, categories: int) -> Tensor:
-    """Return the mean feature of every category: (n, d) and (n,) → (categories, d)."""
-    sums = torch.zeros(categories, features.shape[1], dtype=torch.double)
-    sums.index_add_(0, labels, features.double())
-    return (sums / torch.bincount(labels, minlength=categories).unsqueeze(1)).float()

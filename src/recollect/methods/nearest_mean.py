@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from recollect.data.features import FeatureSet, extract
+from recollect.data.features import FeatureSet, category_means, extract
 from recollect.data.splits import Split
 from recollect.methods.frozen import FrozenFeatures
-from recollect.methods.method import FeatureScores, category_means, squared_distances
+from recollect.methods.method import FeatureScores, squared_distances
 from recollect.model.model import Model
 
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from recollect.data.features import extract
+from recollect.data.features import category_means, extract
 from recollect.data.splits import Split
 from recollect.methods.episodic import EpisodicMethod
-from recollect.methods.method import category_means, squared_distances
+from recollect.methods.method import squared_distances
 from recollect.model.model import Model
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.data.features import extract
+from recollect.data.features import category_means, extract
 from recollect.data.splits import Split
 from recollect.errors import ModelError
 from recollect.model.classifier import unit
@@ -67,9 +67,7 @@ def _require_finite(model: Model, centre: Tensor) -> None:
 
 def _balanced_mean(features: Tensor, split: Split) -> Tensor:
     """Return the mean over categories of their mean features."""
-    labels = torch.from_numpy(split.base_train.labels)
-    sums = torch.zeros(len(split.categories), features.shape[1]).index_add_(0, labels, features)
-    return (sums / labels.bincount(minlength=len(sums)).unsqueeze(1)).mean(dim=0)
+    return category_means(features, torch.from_numpy(split.base_train.labels), len(split.categories)).mean(0)
 
 
 def best_scale(cosines: Tensor, labels: Tensor) -> Tensor:
