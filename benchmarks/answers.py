@@ -16,19 +16,20 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from recollect import machine
-from recollect.calibrated import bias_at, clearance
 from recollect.data.catalogue import load_data
-from recollect.data.features import cached_features
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import DataError
-from recollect.evaluation.calibration import auroc, calibration_error, reliability
 from recollect.evaluation.evaluate import figures, model_scores
 from recollect.evaluation.metrics import summary
 from recollect.evaluation.plots import save_figure
+from recollect.evaluation.reliability import auroc, calibration_error, reliability
+from recollect.features import cached_features
 from recollect.model.generator import compose
+from recollect.model.spec import bias_at
 from recollect.modelfile import load_model, read_header
-from recollect.storage import write_text
+from recollect.recognition.scoring import clearance
+from recollect.system import machine
+from recollect.system.disk import write_text
 from recollect.training.calibration import MOST_SHOTS, WAYS, calibrate, joint_queries, score_tasks
 
 SHOTS = 5  # pictures that a category is taught from

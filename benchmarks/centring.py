@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from recollect import machine
-from recollect.data.features import FeatureSet, cached_features
 from recollect.data.tasks import TaskShape
 from recollect.evaluation.evaluate import load_trained, model_figures
 from recollect.evaluation.metrics import summary
-from recollect.storage import write_text
+from recollect.features import FeatureSet, cached_features
+from recollect.system import machine
+from recollect.system.disk import write_text
 from recollect.training.head import train_head
 
 STEPS, PEAK, TASKS = 300, 0.1, 600

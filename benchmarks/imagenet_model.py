@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from recollect import machine
-from recollect.data.features import FeatureSet
 from recollect.data.tasks import TaskShape
 from recollect.evaluation.evaluate import model_figures
+from recollect.features import FeatureSet
 from recollect.model.classifier import unit
 from recollect.model.extractors import published_input
 from recollect.model.generator import AttentionGenerator
@@ -28,6 +27,7 @@ from recollect.model.model import Model
 from recollect.model.spec import ModelSpec
 from recollect.modelfile import Header, weights_of, write_model
 from recollect.pretrained import last_layer, licence_of
+from recollect.system import machine
 from recollect.training.calibration import TAUGHT, calibrate
 from recollect.training.frozen import best_scale
 from recollect.training.head import learn_generator

@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from recollect import machine
 from recollect.data.augment import Augmentation
 from recollect.data.catalogue import load_data
-from recollect.data.features import augmented_views, extract
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.evaluation.evaluate import figures, model_figures, model_scores
+from recollect.features import augmented_views, extract
+from recollect.system import machine
 from recollect.training.config import make_config, read_preset
 from recollect.training.stage1 import BaseClassification
 from recollect.training.stage2 import EpisodicTraining

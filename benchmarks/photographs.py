@@ -34,20 +34,20 @@ import torch
 from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 
-from recollect import machine
-from recollect.calibrated import bias_at, clearance, joint_scores, softmax
-from recollect.data.features import FeatureSet, augmented_views, cached_features
 from recollect.data.folder import read_library
 from recollect.data.splits import Split
-from recollect.evaluation.calibration import calibration_error
 from recollect.evaluation.metrics import summary
+from recollect.evaluation.reliability import calibration_error
+from recollect.features import FeatureSet, augmented_views, cached_features
 from recollect.model.classifier import unit
 from recollect.model.extractors import published_input
 from recollect.model.generator import compose
-from recollect.model.spec import ModelSpec
+from recollect.model.spec import ModelSpec, bias_at
 from recollect.modelfile import load_model, read_header
 from recollect.pretrained import PUBLISHED
-from recollect.storage import write_text
+from recollect.recognition.scoring import clearance, joint_scores, softmax
+from recollect.system import machine
+from recollect.system.disk import write_text
 from recollect.training.config import make_config, read_preset
 from recollect.training.frozen import FrozenViews
 from recollect.training.runfolder import RunFolder

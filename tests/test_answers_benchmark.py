@@ -6,7 +6,7 @@ from benchmarks import answers
 
 from recollect import Recognizer
 from recollect.backends.torch import TorchBackend
-from recollect.data.features import extract
+from recollect.features import extract
 from recollect.model.spec import Calibration, Unknown
 from recollect.modelfile import Header
 

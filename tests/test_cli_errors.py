@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 
 import recollect
 from pictures import disk_room, tree, write_folder, write_picture
-from recollect import cli, storage
+from recollect import cli
 from recollect.modelfile import save_model
+from recollect.system import disk
 
 COUNTS = {"ant": 13, "bee": 13, "cat": 13, "dog": 13, "emu": 9, "okapi": 4}
 SPLIT = '{"val": ["dog"], "test": ["emu", "okapi"]}'
@@ -294,7 +295,7 @@ def test_a_full_disk_before_the_first_step(refused, out, zoo, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(disk.os, "fsync", full)
     assert "no room on the disk" in refused(*train(zoo, out, "--split", SPLIT))
 
 

@@ -14,9 +14,10 @@ import pytest
 from PIL import Image
 
 from pictures import disk_room, pixels_of, tree, write_folder, write_picture
-from recollect import Recognizer, answers
+from recollect import Recognizer
+from recollect.commands import predict as predicting
 from recollect.modelfile import save_model
-from recollect.recognizer import Prediction
+from recollect.recognition.recognizer import Prediction
 from recollect.store.sqlite import SqliteStore
 
 
@@ -322,7 +323,7 @@ def test_a_model_whose_path_is_no_text_in_any_encoding(model, encoding, words):
 def test_many_pictures_are_answered_batch_by_batch(taught, tmp_path, answer, monkeypatch):
     many = write_folder(tmp_path / "many", {"all": 7}) / "all"
     at_once = answer("predict", taught, many)
-    monkeypatch.setattr(answers, "_AT_ONCE", 3)
+    monkeypatch.setattr(predicting, "_AT_ONCE", 3)
     in_parts = answer("predict", taught, many)
     assert [one["picture"] for one in in_parts["predictions"]] == sorted(map(str, many.iterdir()))
     for one, other in zip(at_once["predictions"], in_parts["predictions"], strict=True):

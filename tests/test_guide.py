@@ -10,7 +10,8 @@ from PIL import Image
 
 from pictures import write_picture
 from pretrained import HAVE_WEIGHTS
-from recollect import cli, refit
+from recollect import cli
+from recollect.commands import refit
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide.md"
 BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)

@@ -11,10 +11,10 @@ from benchmarks.imagenet_model import REPORTED, network_scores, part_of, percent
 from pictures import write_picture
 from pretrained import DATA, needs_weights
 from recollect import Recognizer, pretrained
+from recollect.commands.teach import default_store
 from recollect.errors import ModelError
-from recollect.lessons import default_store
 from recollect.modelfile import FORMAT, find_model, is_ready, load_model, read_header
-from recollect.storage import data_folder
+from recollect.system.disk import data_folder
 
 FEATURES = Path(DATA or "") / "imagenet-lite0"
 

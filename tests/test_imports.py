@@ -14,57 +14,30 @@ from recollect.modelfile import save_model
 SOURCE = Path(recollect.__file__).parent
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
-LOW = {"errors", "progress", "storage"}
-DATA = LOW | {"images", "model", "modelfile", "pretrained"}
-TRAINING = DATA | {"data", "evaluation", "machine", "presets"}
+DATA = {"errors", "system", "images", "model", "modelfile", "pretrained", "data", "features"}
+TRAINING = DATA | {"evaluation", "presets", "training"}
+RECOGNITION = {"errors", "system", "images", "model", "modelfile", "store", "backends", "recognition"}
 ALLOWED = {
     "errors": set(),
-    "progress": {"errors"},
-    "storage": {"errors"},
-    "machine": {"errors"},
+    "system": {"errors"},
     "presets": set(),
     "images": {"errors"},
     "store": {"errors"},
-    "vectors": set(),
     "model": {"errors"},
-    "pretrained": {"errors", "storage", "model"},
-    "modelfile": {"errors", "storage", "model", "pretrained"},
-    "calibrated": {"model"},
-    "data": DATA,
-    "evaluation": DATA | {"data"},
-    "training": TRAINING | {"calibrated"},
-    "methods": TRAINING | {"training"},
-    "reproduce": TRAINING | {"training", "methods"},
+    "pretrained": {"errors", "system", "model"},
+    "modelfile": {"errors", "system", "model", "pretrained"},
+    "data": {"errors", "system", "images", "model"},
+    "features": {"errors", "system", "model", "modelfile", "data"},
+    "evaluation": DATA,
+    "training": DATA | {"evaluation", "presets"},
+    "methods": TRAINING,
+    "reproduce": TRAINING | {"methods"},
     "backends": {"errors", "model", "modelfile"},
-    "bundle": {"errors", "modelfile", "store"},
-    "recognizer": {"errors", "images", "modelfile", "backends", "store", "vectors", "bundle", "calibrated"},
-    "estimator": {"errors", "model", "training", "vectors"},
-    "__init__": {"recognizer", "estimator"},
-    "info": {"errors", "modelfile", "pretrained"},
-    "lessons": LOW | {"images", "modelfile", "backends", "store", "bundle", "recognizer"},
-    "answers": {"errors", "progress", "recognizer"},
-    "sheet": LOW | {"images", "answers"},
-    "fresh": {"errors", "model", "modelfile", "pretrained", "training"},
-    "refit": TRAINING | {"training", "backends", "store", "calibrated", "recognizer", "lessons", "fresh"},
-    "check": DATA | {"data", "evaluation", "store", "recognizer", "lessons"},
-    "demo": TRAINING | {"training", "backends", "recognizer"},
-    "cli": TRAINING
-    | {
-        "training",
-        "methods",
-        "reproduce",
-        "backends",
-        "recognizer",
-        "demo",
-        "info",
-        "check",
-        "lessons",
-        "answers",
-        "sheet",
-        "fresh",
-        "refit",
-        "__init__",
-    },
+    "recognition": RECOGNITION - {"recognition"},
+    "estimator": {"errors", "model", "training", "recognition"},
+    "commands": TRAINING | RECOGNITION,
+    "__init__": {"recognition", "estimator"},
+    "cli": TRAINING | RECOGNITION | {"methods", "reproduce", "commands", "__init__"},
 }
 
 
@@ -77,7 +50,7 @@ def imported(tree, module):
         elif isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*start, *([node.module] if node.module else [])])
-            # `from recollect import machine` names a module, `from recollect.errors import X` does not.
+            # `from recollect import system` names a module, `from recollect.errors import X` does not.
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
@@ -100,12 +73,12 @@ import recollect.cli
 if TYPE_CHECKING:
     from recollect.data import folder
 def later():
-    from recollect import machine, __version__
+    from recollect import system, __version__
     from ..training import train
     import numpy
 """
     parts = [part_of(name) for name in imported(ast.parse(text), "data/made_up.py")]
-    assert sorted(part for part in parts if part) == ["__init__", "cli", "data", "machine", "training"]
+    assert sorted(part for part in parts if part) == ["__init__", "cli", "data", "system", "training"]
 
 
 def test_what_is_allowed_never_goes_round_in_a_circle():
@@ -145,7 +118,7 @@ def test_no_module_stands_on_itself():
     assert "data/tars.py" in below["data/files.py"]
 
 
-@pytest.mark.parametrize("module", ["recognizer.py", "backends/__init__.py", "images.py"])
+@pytest.mark.parametrize("module", ["recognition/recognizer.py", "backends/__init__.py", "images.py"])
 def test_what_people_hold_knows_models_by_their_words_and_backend_only(module):
     names = set(imported(parsed(module), module))
     assert not {name for name in names if name.split(".")[0] in {"torch", "safetensors"}}
@@ -156,7 +129,7 @@ def test_what_people_hold_knows_models_by_their_words_and_backend_only(module):
 # What a person's program or shell loads before it asks for any computing.
 LIGHT = (
     "import recollect",
-    "import recollect.recognizer",
+    "import recollect.recognition.recognizer",
     "import recollect.cli",
     "import recollect.images",
     "import recollect.data.imageset",

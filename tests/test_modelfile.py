@@ -10,9 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from pictures import disk_room, tree
-from recollect.calibrated import bias_at
 from recollect.errors import ModelError, StorageError
 from recollect.model.model import Model
+from recollect.model.spec import bias_at
 from recollect.modelfile import (
     FILE_NAME,
     FORMAT,

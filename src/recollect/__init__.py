@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from recollect.estimator import RecollectClassifier
-    from recollect.recognizer import Prediction, Recognizer
+    from recollect.recognition.recognizer import Prediction, Recognizer
 
 __all__ = ["Prediction", "Recognizer", "RecollectClassifier", "__version__"]
 
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
 
         return RecollectClassifier
     if name in __all__:
-        from recollect import recognizer
+        from recollect.recognition import recognizer
 
         return getattr(recognizer, name)
     raise AttributeError(f"module 'recollect' has no attribute {name!r}")

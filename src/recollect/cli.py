@@ -143,7 +143,7 @@ def _end(message: str, code: int) -> NoReturn:
 
 def _set_quiet(quiet: bool) -> None:
     if quiet:
-        from recollect import progress
+        from recollect.system import progress
 
         progress.be_quiet()
 
@@ -192,7 +192,7 @@ def demo(
 ) -> None:
     """Train on built-in characters, add new ones from one picture each, and show what happened."""
     _set_quiet(quiet)
-    from recollect.demo import demo_text, run_demo
+    from recollect.commands.demo import demo_text, run_demo
 
     _print(run_demo(out, seed), json_, demo_text)
 
@@ -323,12 +323,12 @@ def evaluate(
 ) -> None:
     """Measure a model on few-shot tasks: novel, base and joint accuracy, each with its interval."""
     _set_quiet(quiet)
-    from recollect import machine
     from recollect.evaluation.evaluate import evaluation_report
     from recollect.evaluation.report import evaluation_table
     from recollect.methods import find_method
     from recollect.modelfile import read_header
-    from recollect.storage import write_text
+    from recollect.system import machine
+    from recollect.system.disk import write_text
 
     method = find_method(read_header(model).method)
     if plot is not None and not method.joint:
@@ -376,9 +376,9 @@ def tsne(
 ) -> None:
     """Draw features of categories unseen in training on a plane, one colour each (t-SNE)."""
     _set_quiet(quiet)
-    from recollect import machine
     from recollect.evaluation.report import tsne_text
     from recollect.evaluation.tsne import tsne_report
+    from recollect.system import machine
 
     machine.prepare()
     report = tsne_report(
@@ -406,8 +406,8 @@ def check(
 ) -> None:
     """Measure a model on your own labelled pictures: the accuracy for each category."""
     _set_quiet(quiet)
-    from recollect import machine
-    from recollect.check import check_folder, check_table
+    from recollect.commands.check import check_folder, check_table
+    from recollect.system import machine
 
     machine.prepare()
     report, confusion = check_folder(model, folder, store, skip_bad=skip_bad, extractor=extractor)
@@ -428,7 +428,7 @@ def info(
 ) -> None:
     """Say what a model file is and where it comes from."""
     _set_quiet(quiet)
-    from recollect.info import info_table, model_info
+    from recollect.commands.info import info_table, model_info
 
     _print(model_info(model), json_, info_table)
 
@@ -452,7 +452,7 @@ def new(
 ) -> None:
     """Make a recogniser that knows no category yet; teach it everything."""
     _set_quiet(quiet)
-    from recollect.fresh import new_recogniser, new_text
+    from recollect.commands.new import new_recogniser, new_text
 
     _print(new_recogniser(extractor, out, size), json_, new_text)
 
@@ -470,9 +470,9 @@ def refit(
 ) -> None:
     """Make base categories of taught ones with enough examples, in a new model; MODEL stays as it is."""
     _set_quiet(quiet)
-    from recollect import machine
-    from recollect.refit import refit as run_refit
-    from recollect.refit import refit_text
+    from recollect.commands.refit import refit as run_refit
+    from recollect.commands.refit import refit_text
+    from recollect.system import machine
 
     machine.prepare()
     _print(run_refit(model, out, store, seed=seed, extractor=extractor), json_, refit_text)
@@ -501,11 +501,11 @@ def teach(
     _set_quiet(quiet)
     if (name is None) == (folder is None) or (folder is None and not pictures):
         raise RecollectError("NAME and at least one PICTURE are expected, or --from FOLDER alone")
-    from recollect import lessons
+    from recollect.commands import teach as teaching
 
-    chosen = lessons.lessons_in(folder) if folder else {str(name): lessons.pictures_of(pictures or [])}
-    result = lessons.teach(model, chosen, store, thumbnails=thumbnails, extractor=extractor)
-    _print(result, json_, lessons.teaching_text)
+    chosen = teaching.lessons_in(folder) if folder else {str(name): teaching.pictures_of(pictures or [])}
+    result = teaching.teach(model, chosen, store, thumbnails=thumbnails, extractor=extractor)
+    _print(result, json_, teaching.teaching_text)
 
 
 @app.command()
@@ -520,9 +520,9 @@ def forget(
 ) -> None:
     """Remove a taught category."""
     _set_quiet(quiet)
-    from recollect import lessons
+    from recollect.commands import teach as teaching
 
-    _print(lessons.forget(model, name, store, extractor), json_, lessons.forgetting_text)
+    _print(teaching.forget(model, name, store, extractor), json_, teaching.forgetting_text)
 
 
 @app.command()
@@ -538,9 +538,9 @@ def rename(
 ) -> None:
     """Give a taught category another name."""
     _set_quiet(quiet)
-    from recollect import lessons
+    from recollect.commands import teach as teaching
 
-    _print(lessons.rename(model, old, new, store, extractor), json_, lessons.renaming_text)
+    _print(teaching.rename(model, old, new, store, extractor), json_, teaching.renaming_text)
 
 
 @app.command()
@@ -555,11 +555,11 @@ def categories(
 ) -> None:
     """List what a model knows: taught categories, then base ones."""
     _set_quiet(quiet)
-    from recollect import lessons
+    from recollect.commands import teach as teaching
 
-    with lessons.reading(model, store, extractor) as recognizer:
-        report = lessons.categories_report(model, recognizer)
-    _print(report, json_, partial(lessons.categories_table, everything=everything))
+    with teaching.reading(model, store, extractor) as recognizer:
+        report = teaching.categories_report(model, recognizer)
+    _print(report, json_, partial(teaching.categories_table, everything=everything))
 
 
 @app.command()
@@ -582,14 +582,17 @@ def predict(
 ) -> None:
     """Say what pictures show."""
     _set_quiet(quiet)
-    from recollect import answers, lessons
+    from recollect.commands import predict as predicting
+    from recollect.commands import teach as teaching
 
-    chosen = lessons.pictures_of(pictures)
-    with lessons.reading(model, store, extractor) as recognizer:
-        report = answers.predict_report(recognizer, model, chosen, top, among.value, unknown=not no_unknown)
-    _print(report, json_, answers.predict_table)
+    chosen = teaching.pictures_of(pictures)
+    with teaching.reading(model, store, extractor) as recognizer:
+        report = predicting.predict_report(
+            recognizer, model, chosen, top, among.value, unknown=not no_unknown
+        )
+    _print(report, json_, predicting.predict_table)
     if sheet is not None:
-        from recollect.sheet import write_sheet
+        from recollect.commands.sheet import write_sheet
 
         write_sheet(sheet, report, chosen)
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from recollect.errors import EstimatorError
 from recollect.model.spec import GeneratorKind
-from recollect.vectors import Floats, VectorTable, unit
+from recollect.recognition.vectors import Floats, VectorTable, unit
 
 Labels = npt.NDArray[Any]
 _LABEL_KINDS = ("iuf", "UO")  # labels of one of these can stand beside each other: numbers, text

@@ -22,7 +22,7 @@ from safetensors.numpy import save
 from recollect.errors import ExtraError, ModelError
 from recollect.model.spec import Calibration, Frozen, ModelSpec, is_own_code
 from recollect.pretrained import PUBLISHED, extractor_weights
-from recollect.storage import replacing_file
+from recollect.system.disk import replacing_file
 
 if TYPE_CHECKING:
     from recollect.model.model import Model

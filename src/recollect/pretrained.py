@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save
 
 from recollect.errors import ExtraError, ModelError, StorageError
 from recollect.model.spec import is_own_code
-from recollect.storage import cache_folder, replacing_file
+from recollect.system.disk import cache_folder, replacing_file
 
 if TYPE_CHECKING:
     from torch import Tensor

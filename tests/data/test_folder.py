@@ -15,7 +15,7 @@ from pictures import pixels_of, tree, write_folder, write_picture, write_zip
 from recollect.data import folder, imageset
 from recollect.data.splits import MIN_PICTURES
 from recollect.errors import DataError, PictureError
-from recollect.storage import cache_folder
+from recollect.system.disk import cache_folder
 
 ZOO = {"cat": 12, "dog": 9, "emu": 8}
 

@@ -24,7 +24,7 @@ from recollect.data.imageset import (
     digest,
 )
 from recollect.errors import DataError, PictureError, StorageError
-from recollect.storage import cache_folder
+from recollect.system.disk import cache_folder
 
 
 def png(array):

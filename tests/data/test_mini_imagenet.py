@@ -33,7 +33,7 @@ from recollect.data import mini_imagenet
 from recollect.data.catalogue import load_data
 from recollect.errors import DataError
 from recollect.model.spec import Preprocessing
-from recollect.storage import cache_folder
+from recollect.system.disk import cache_folder
 
 
 @pytest.mark.parametrize("form", ["folder", "zip", "tar.gz"])

@@ -29,7 +29,7 @@ from pictures import tree, write_picture
 from recollect.data import imageset, mini_imagenet
 from recollect.data.splits import Split
 from recollect.errors import DataError, PictureError, RecollectError
-from recollect.storage import cache_folder
+from recollect.system.disk import cache_folder
 
 
 def spoil(path):

@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from recollect.data.features import FeatureSet, extract
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import DataError
 from recollect.evaluation import evaluate as evaluate_module
 from recollect.evaluation.evaluate import evaluate, figures, model_figures, model_scores
 from recollect.evaluation.metrics import METRICS, Scores, summary, task_figures
+from recollect.features import FeatureSet, extract
 
 CLASSIFIERS = ["cosine", "dot"]
 GENERATORS = ["mean", "average", "attention"]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recollect.evaluation.calibration import auroc, calibration_error, reliability
+from recollect.evaluation.reliability import auroc, calibration_error, reliability
 
 shares = st.floats(0, 1, width=32)
 

@@ -5,11 +5,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.metrics import silhouette_score
 
-from recollect.data.features import FeatureSet, extract
 from recollect.data.imageset import CACHE_GB, ImageSet
 from recollect.errors import DataError
 from recollect.evaluation import tsne
 from recollect.evaluation.tsne import draw_projection, project, sample, tsne_figure, tsne_report
+from recollect.features import FeatureSet, extract
 from recollect.model.classifier import Classifier
 from recollect.modelfile import TrainedOn, save_model
 

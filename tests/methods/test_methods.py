@@ -9,14 +9,14 @@ import torch
 
 from colours import SETTINGS, train_quickly, write_colours
 from recollect.data.catalogue import load_data
-from recollect.data.features import FeatureSet, extract
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import ConfigError, DataError, ModelError
 from recollect.evaluation.evaluate import evaluate, evaluation_report
 from recollect.evaluation.metrics import METRICS
+from recollect.features import FeatureSet, extract
 from recollect.methods import METHODS, find_method, logistic
 from recollect.modelfile import load_model, read_header
-from recollect.recognizer import Recognizer
+from recollect.recognition.recognizer import Recognizer
 from recollect.training import loop
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.calibrated import bias_at, clearance, unknown_probability
-from recollect.data.features import FeatureSet, extract
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.evaluation.evaluate import model_scores
 from recollect.evaluation.metrics import Scores, task_figures
+from recollect.features import FeatureSet, extract
+from recollect.model.spec import bias_at
+from recollect.recognition.scoring import clearance, unknown_probability
 from recollect.training import calibration as module
 from recollect.training.calibration import (
     COLDEST,

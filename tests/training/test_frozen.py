@@ -13,8 +13,8 @@ from PIL import Image
 
 from pretrained import needs_weights
 from recollect import methods
-from recollect.data.features import extract
 from recollect.errors import ConfigError, ModelError, Stopped
+from recollect.features import extract
 from recollect.modelfile import fingerprint, load_model, read_header
 from recollect.training import train as training
 from recollect.training.config import default_preset, make_config, read_preset

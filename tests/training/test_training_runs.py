@@ -17,7 +17,7 @@ from pictures import write_folder
 from recollect.errors import ConfigError, DataError, ModelError, Stopped, StorageError
 from recollect.model.spec import Calibration
 from recollect.modelfile import load_model, read_header
-from recollect.storage import locked
+from recollect.system.disk import locked
 from recollect.training import curves, loop
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder

@@ -18,7 +18,7 @@ from recollect.data.pickles import as_text, read_record
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
 from recollect.images import read_pixels
-from recollect.progress import track
+from recollect.system.progress import track
 
 SIZE = 32
 VAL_PICTURES = 50  # of CIFAR-100's 500 training pictures; its own 100 test pictures are the test set

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from recollect.data.imageset import cached_library, digest
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
-from recollect.progress import track
+from recollect.system.progress import track
 
 SIZE = 32
 VERSION = 1  # of the drawing: another one makes cached pictures void

@@ -21,8 +21,8 @@ from recollect.data.arrays import Pixels, Rows
 from recollect.errors import DataError, PictureError, StorageError, one_line
 from recollect.images import read_pixels
 from recollect.model.spec import Preprocessing
-from recollect.progress import track
-from recollect.storage import cache_folder, replacing_folder, write_text
+from recollect.system.disk import cache_folder, replacing_folder, write_text
+from recollect.system.progress import track
 
 CACHE_VERSION = 1
 CACHE_GB = 16.0  # decoded pictures that take more than this are not kept, but decoded when they are needed

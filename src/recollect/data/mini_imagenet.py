@@ -18,7 +18,7 @@ from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
 from recollect.images import read_pixels
 from recollect.model.spec import Preprocessing
-from recollect.progress import track
+from recollect.system.progress import track
 
 SIZE = 84  # of every picture in a pickle too
 MEAN = (120.396, 115.594, 104.540)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from recollect.data.catalogue import load_data
-from recollect.data.features import FeatureSet, cached_features
 from recollect.data.imageset import CACHE_GB
 from recollect.data.splits import Split
 from recollect.data.tasks import Tasks, TaskShape, task_sampler
 from recollect.errors import DataError, ModelError
 from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, summary
+from recollect.features import FeatureSet, cached_features
 from recollect.model.classifier import Classifier
 from recollect.model.generator import compose
 from recollect.model.model import Model

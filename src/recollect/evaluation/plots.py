@@ -9,7 +9,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recollect.storage import replacing_file
+from recollect.system.disk import replacing_file
 
 RIGHT, WRONG = "#2e8b57", "#c0392b"
 # Okabe and Ito's colours, which most people tell apart.

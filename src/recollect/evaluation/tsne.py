@@ -12,10 +12,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recollect.data.features import FeatureSet, cached_features
 from recollect.errors import DataError
 from recollect.evaluation.evaluate import load_trained
 from recollect.evaluation.plots import plain, save_figure
+from recollect.features import FeatureSet, cached_features
 from recollect.model.classifier import Classifier
 from recollect.model.spec import ClassifierKind
 

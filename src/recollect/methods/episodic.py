@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.data.features import FeatureSet
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskSampler, TaskShape
 from recollect.errors import ConfigError, DataError, Stopped
 from recollect.evaluation.evaluate import ScoringFunction
+from recollect.features import FeatureSet
 from recollect.methods.method import task_scores
 from recollect.model.model import Model
 from recollect.model.spec import ClassifierKind

@@ -4,9 +4,9 @@ import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from recollect.data.features import FeatureSet
 from recollect.data.splits import Split
 from recollect.evaluation.evaluate import ScoringFunction
+from recollect.features import FeatureSet
 from recollect.methods.method import FeatureScores, task_scores
 from recollect.model.model import Model
 from recollect.training.config import Config

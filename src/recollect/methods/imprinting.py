@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from recollect.data.features import FeatureSet
 from recollect.data.splits import Split
+from recollect.features import FeatureSet
 from recollect.methods.frozen import FrozenFeatures
 from recollect.methods.method import FeatureScores
 from recollect.model.classifier import unit

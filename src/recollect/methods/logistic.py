@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.data.features import FeatureSet, cached_features
 from recollect.data.splits import Split
 from recollect.errors import DataError
+from recollect.features import FeatureSet, cached_features
 from recollect.methods.frozen import FrozenFeatures
 from recollect.methods.method import FeatureScores
 from recollect.model.model import Model

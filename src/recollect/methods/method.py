@@ -7,11 +7,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from recollect.data.features import FeatureSet
 from recollect.data.splits import Split
 from recollect.data.tasks import Tasks
 from recollect.evaluation.evaluate import Scorer, ScoringFunction
 from recollect.evaluation.metrics import Scores
+from recollect.features import FeatureSet
 from recollect.training.config import Config
 
 # Support (tasks, ways, shots, d) and queries (tasks, q, d) → scores of base (tasks, q, k) and novel

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from recollect.data.features import category_means, extract
 from recollect.data.splits import Split
+from recollect.features import category_means, extract
 from recollect.methods.episodic import EpisodicMethod
 from recollect.methods.method import squared_distances
 from recollect.model.model import Model

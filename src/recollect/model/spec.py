@@ -1,7 +1,9 @@
 """What a model is, in words: everything but its weights. Reads without torch."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeGuard
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ClassifierKind = Literal["cosine", "dot"]
@@ -91,3 +93,17 @@ class Calibration(Frozen):
     bias: Bias | Annotated[dict[Annotated[int, Field(ge=1, le=2**31)], Bias], Field(min_length=1)] = 0.0
     unknown: Unknown | None = None
     report: dict[str, float] = Field(default_factory=dict)
+
+
+def bias_at(bias: float | Mapping[int, float], taught: int) -> float:
+    """Return the bias for so many taught categories.
+
+    Between the numbers that it is known for it runs along their logarithm, beyond them it stays.
+
+    >>> [round(bias_at({1: 2.0, 16: -2.0}, taught), 2) for taught in (1, 2, 4, 16, 1000)]
+    [2.0, 1.0, 0.0, -2.0, -2.0]
+    """
+    if not isinstance(bias, Mapping):
+        return bias
+    known = sorted(bias)
+    return float(np.interp(np.log(max(1, taught)), np.log(known), [bias[number] for number in known]))

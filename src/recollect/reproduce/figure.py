@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from recollect.data.features import cached_features
 from recollect.errors import DataError
 from recollect.evaluation.evaluate import load_trained
 from recollect.evaluation.plots import save_figure
 from recollect.evaluation.tsne import Projection, draw_projection, project, sample
+from recollect.features import cached_features
 from recollect.model.classifier import unit
 from recollect.reproduce.results import Floats, interval
 

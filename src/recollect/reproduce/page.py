@@ -11,7 +11,7 @@ from recollect.reproduce.claims import CLAIMS, Judged, judge, judge_compactness,
 from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
 from recollect.reproduce.results import FIGURES, Measured, Place, Results, read_json
 from recollect.reproduce.rows import SHOTS, TABLE_1, TASK_SEED, Row
-from recollect.storage import write_text
+from recollect.system.disk import write_text
 
 TSNE, PICTURE = "tsne.json", "tsne.png"
 _COMPACT = "Cosine features of unseen categories are more compact."

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from recollect import machine
 from recollect.data.catalogue import load_data
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape, task_sampler
@@ -22,6 +21,7 @@ from recollect.model.spec import Frozen
 from recollect.pretrained import brings_weights
 from recollect.reproduce.results import read_json, write_json
 from recollect.reproduce.rows import SELECTED, SHOTS, TABLES, TASK_SEED, Settings, Table, Training
+from recollect.system import machine
 from recollect.training.budget import Speed, judged_pictures, measure
 from recollect.training.config import Config, default_preset, make_config, read_preset
 from recollect.training.stage1 import BalancedBatches

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from recollect.errors import DataError
 from recollect.evaluation.metrics import Answers, answer_figures
 from recollect.reproduce.rows import Table, Training
-from recollect.storage import write_text
+from recollect.system.disk import write_text
 
 FIGURES = ("novel", "base", "both")
 Floats = npt.NDArray[np.float64]

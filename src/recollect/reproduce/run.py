@@ -15,7 +15,7 @@ from recollect.reproduce.page import PICTURE, TSNE, write_page
 from recollect.reproduce.plan import Plan, commands_of, config_of, keep_plan, make_plan, require_pictures
 from recollect.reproduce.results import read_json, result_file, right_answers, write_json
 from recollect.reproduce.rows import TABLE_1, TASK_SEED, Training
-from recollect.storage import locked
+from recollect.system.disk import locked
 from recollect.training.runfolder import RunFolder
 
 Say = Callable[[str], None]

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.calibrated import bias_at
-from recollect.data.features import FeatureSet
 from recollect.data.tasks import TaskSampler, TaskShape, task_sampler
-from recollect.evaluation.calibration import auroc, calibration_error
 from recollect.evaluation.evaluate import ScoringFunction, model_scores
 from recollect.evaluation.metrics import Scores, task_figures
+from recollect.evaluation.reliability import auroc, calibration_error
+from recollect.features import FeatureSet
 from recollect.model.model import Model
-from recollect.model.spec import Calibration, Unknown
+from recollect.model.spec import Calibration, Unknown, bias_at
 
 FALSE_ALARMS = 0.05  # of known pictures may be called unknown
 WAYS = 5  # of the tasks for temperature and bias, as in evaluations

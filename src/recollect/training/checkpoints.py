@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recollect.errors import ConfigError
 from recollect.model.model import Model
-from recollect.storage import replacing_file
+from recollect.system.disk import replacing_file
 
 FORMAT = 1
 State = dict[str, Tensor]

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.data.features import category_means, extract
 from recollect.data.splits import Split
 from recollect.errors import ModelError
+from recollect.features import category_means, extract
 from recollect.model.classifier import unit
 from recollect.model.extractors import Extractor
 from recollect.model.model import Model

@@ -14,7 +14,7 @@ from recollect.model.classifier import Classifier, unit
 from recollect.model.generator import AttentionGenerator, MeanGenerator, build_generator
 from recollect.model.model import Head
 from recollect.model.spec import GeneratorKind
-from recollect.progress import track
+from recollect.system.progress import track
 from recollect.training.config import StageTwo
 from recollect.training.episodes import Episodes, episode_loss, pictures_of
 from recollect.training.schedules import OneCycle

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from recollect.errors import ConfigError, Diverged, Stopped
 from recollect.model.model import Model
-from recollect.progress import bar
+from recollect.system.progress import bar
 from recollect.training.checkpoints import (
     Checkpoint,
     load_checkpoint,

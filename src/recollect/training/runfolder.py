@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from recollect.errors import ConfigError
 from recollect.model.spec import ModelSpec, is_own_code
 from recollect.modelfile import FILE_NAME, TrainedOn, read_header
-from recollect.storage import clear_write_errors, replacing_file, write_text
+from recollect.system.disk import clear_write_errors, replacing_file, write_text
 from recollect.training.config import Config, differences
 
 STAGE_ONE_MODEL = "stage1.safetensors"

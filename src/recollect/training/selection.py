@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from recollect.data.features import FeatureSet, extract
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.evaluation.evaluate import ScoringFunction, model_figures
+from recollect.features import FeatureSet, extract
 from recollect.model.model import Model
 from recollect.training.config import Config
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from recollect.data.features import augmented_views
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskSampler, TaskShape
 from recollect.errors import ConfigError, DataError, Stopped
+from recollect.features import augmented_views
 from recollect.model.model import Model
 from recollect.training.config import Config
 from recollect.training.episodes import Episodes, drop_out, episode_loss, pictures_of

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect import machine
 from recollect.data.catalogue import load_data
 from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped, one_line
@@ -20,7 +19,8 @@ from recollect.model.model import Model
 from recollect.model.spec import Calibration, ModelSpec
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
 from recollect.pretrained import brings_weights, licence_of
-from recollect.storage import locked
+from recollect.system import machine
+from recollect.system.disk import locked
 from recollect.training.budget import fit_to_minutes
 from recollect.training.calibration import calibrate
 from recollect.training.config import Config

@@ -15,8 +15,8 @@ from recollect.data.imageset import ImageSet, batches, digest
 from recollect.errors import StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint
-from recollect.progress import bar
-from recollect.storage import cache_folder, replacing_file
+from recollect.system.disk import cache_folder, replacing_file
+from recollect.system.progress import bar
 
 log = logging.getLogger(__name__)
 FEATURE_VERSION = 1

@@ -11,7 +11,7 @@ from PIL import Image
 from pictures import tree, write_picture
 from pretrained import needs_weights
 from recollect import Recognizer, pretrained
-from recollect import refit as refit_module
+from recollect.commands import refit as refit_module
 from recollect.modelfile import load_model, read_header
 from recollect.training.head import train_head
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recollect import vectors
-from recollect.vectors import VectorTable, unit
+from recollect.recognition import vectors
+from recollect.recognition.vectors import VectorTable, unit
 
 WIDTH = 8
 

@@ -12,12 +12,12 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from recollect.commands.teach import reading
 from recollect.data.arrays import Pixels
 from recollect.data.folder import find_items
 from recollect.data.imageset import Item, Undecoded, decoded
 from recollect.errors import DataError, PictureError, one_line
 from recollect.evaluation.confusion import Confusion
-from recollect.lessons import reading
 from recollect.model.spec import Preprocessing
 from recollect.modelfile import read_header
 from recollect.store import fold

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from recollect import demo
+from recollect.commands import demo
 from recollect.data import glyphs
 from recollect.errors import ConfigError
 from recollect.modelfile import read_header

@@ -9,14 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.backends import Backend
-from recollect.bundle import unpack
 from recollect.errors import DataError, PictureError, RecollectError, StoreError, one_line
 from recollect.images import PICTURE_SUFFIXES
 from recollect.modelfile import find_model, is_ready, read_header, read_taught
-from recollect.progress import track
-from recollect.recognizer import Recognizer
-from recollect.storage import data_folder
+from recollect.recognition.bundle import unpack
+from recollect.recognition.recognizer import Recognizer
 from recollect.store import Owner, Store, fold, open_store, store_path, tidy
+from recollect.system.disk import data_folder
+from recollect.system.progress import track
 
 T = TypeVar("T")
 STORE_NAME = "taught.sqlite"

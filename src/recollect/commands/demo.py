@@ -15,7 +15,6 @@ from rich.text import Text
 
 from recollect.backends.torch import TorchBackend
 from recollect.data.catalogue import load_data
-from recollect.data.features import FeatureSet, extract
 from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape
@@ -23,10 +22,11 @@ from recollect.evaluation.evaluate import model_figures
 from recollect.evaluation.metrics import summary
 from recollect.evaluation.plots import RIGHT, WRONG, grouped_bars, save_figure, show_picture
 from recollect.evaluation.tsne import project, sample, tsne_figure
+from recollect.features import FeatureSet, extract
 from recollect.model.model import Model
 from recollect.modelfile import load_model
-from recollect.recognizer import Recognizer
-from recollect.storage import write_text
+from recollect.recognition.recognizer import Recognizer
+from recollect.system.disk import write_text
 from recollect.training.config import make_config, read_preset
 from recollect.training.loop import stop_on_signals
 from recollect.training.runfolder import RunFolder

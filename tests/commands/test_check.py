@@ -11,12 +11,13 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from pictures import write_folder, write_picture, write_zip
-from recollect import Recognizer, check
-from recollect.check import check_folder, check_table
+from recollect import Recognizer
+from recollect.commands import check
+from recollect.commands.check import check_folder, check_table
+from recollect.commands.info import info_table, model_info
+from recollect.commands.teach import default_store
 from recollect.data import folder as folder_data
 from recollect.errors import DataError, ModelError, PictureError
-from recollect.info import info_table, model_info
-from recollect.lessons import default_store
 from recollect.model.spec import Calibration, Unknown
 from recollect.modelfile import TrainedOn, find_model, read_header, save_model, write_model
 

@@ -8,9 +8,9 @@ import pytest
 from pictures import pixels_of
 from recollect import Recognizer
 from recollect.backends.torch import TorchBackend
-from recollect.calibrated import clearance, joint_scores, softmax, unknown_probability
 from recollect.model.spec import Calibration, Unknown
 from recollect.modelfile import Header, read_header, save_model
+from recollect.recognition.scoring import clearance, joint_scores, softmax, unknown_probability
 
 PROBES = [pixels_of(1000 + number) for number in range(6)]
 UNKNOWN = Unknown(threshold=0.0, rise=0.3, steepness=0.8, offset=0.4, false_alarms=0.05)

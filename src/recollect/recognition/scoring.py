@@ -1,6 +1,5 @@
 """From scores to answers: the arithmetic of a calibration, for arrays of scores."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,20 +8,6 @@ import numpy.typing as npt
 from recollect.model.spec import Unknown
 
 Array = npt.NDArray[Any]  # of floats, single or double
-
-
-def bias_at(bias: float | Mapping[int, float], taught: int) -> float:
-    """Return the bias for so many taught categories.
-
-    Between the numbers that it is known for it runs along their logarithm, beyond them it stays.
-
-    >>> [round(bias_at({1: 2.0, 16: -2.0}, taught), 2) for taught in (1, 2, 4, 16, 1000)]
-    [2.0, 1.0, 0.0, -2.0, -2.0]
-    """
-    if not isinstance(bias, Mapping):
-        return bias
-    known = sorted(bias)
-    return float(np.interp(np.log(max(1, taught)), np.log(known), [bias[number] for number in known]))
 
 
 def joint_scores(base: Array, novel: Array, bias: float = 0.0) -> Array:

@@ -5,9 +5,9 @@ import stat
 import pytest
 
 from pictures import disk_room, tree
-from recollect import storage
 from recollect.errors import RecollectError, StorageError
-from recollect.storage import cache_folder, replacing_file, replacing_folder, write_text
+from recollect.system import disk
+from recollect.system.disk import cache_folder, replacing_file, replacing_folder, write_text
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_disk_that_is_full_when_it_counts_leaves_the_old_file(old, monkeypatch
     def full(_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(disk.os, "fsync", full)
     with pytest.raises(StorageError, match=r"no room on the disk .*notes\.txt.* free some space"):
         write_text(old, "new")
     assert tree(old.parent) == {"notes.txt": b"old"}
@@ -72,7 +72,7 @@ def test_other_faults_of_the_disk_are_told_in_its_own_words(old):
 
 def test_files_and_folders_get_the_permissions_that_plain_ones_would(tmp_path, monkeypatch):
     mask = os.umask(0o027)
-    monkeypatch.setattr(storage.os, "umask", None)  # it is the whole process's: other threads write too
+    monkeypatch.setattr(disk.os, "umask", None)  # it is the whole process's: other threads write too
     try:
         write_text(tmp_path / "a", "")
         with replacing_folder(tmp_path / "b"):

@@ -11,8 +11,8 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from recollect import modelfile
+from recollect.commands.info import info_table, model_info
 from recollect.errors import ModelError
-from recollect.info import info_table, model_info
 from recollect.model.extractors import extractor_names
 from recollect.modelfile import (
     FORMAT,

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.data import features as features_module
+from recollect import features as features_module
 from recollect.data.augment import Augmentation
-from recollect.data.features import augmented_views, cached_features, extract
 from recollect.data.imageset import batches
 from recollect.data.tasks import TaskShape, task_sampler
+from recollect.features import augmented_views, cached_features, extract
 from recollect.model.spec import Preprocessing
-from recollect.storage import cache_folder
+from recollect.system.disk import cache_folder
 
 
 @pytest.fixture

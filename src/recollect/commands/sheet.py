@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from recollect.answers import percent
+from recollect.commands.predict import percent
 from recollect.errors import one_line
 from recollect.images import thumbnail
-from recollect.progress import track
-from recollect.storage import replacing_file
+from recollect.system.disk import replacing_file
+from recollect.system.progress import track
 
 log = logging.getLogger(__name__)
 MOST_PICTURES = 60

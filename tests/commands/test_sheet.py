@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from pictures import write_picture
-from recollect import sheet
+from recollect.commands import sheet
 from recollect.errors import StorageError
 
 

@@ -9,13 +9,14 @@ from typing import Literal, overload
 import numpy as np
 
 from recollect.backends import Backend, Floats
-from recollect.bundle import pack, unpack
-from recollect.calibrated import bias_at, clearance, joint_scores, softmax, unknown_probability
 from recollect.errors import ModelError, RecollectError
 from recollect.images import Picture, are_many, read_batch, thumbnail
+from recollect.model.spec import bias_at
 from recollect.modelfile import read_taught, write_model
+from recollect.recognition.bundle import pack, unpack
+from recollect.recognition.scoring import clearance, joint_scores, softmax, unknown_probability
+from recollect.recognition.vectors import VectorTable, lengths, unit
 from recollect.store import Example, NewExample, Owner, Store, Taught, fold, open_store, tidy
-from recollect.vectors import VectorTable, lengths, unit
 
 Origin = Literal["base", "novel"]
 Among = Literal["all", "base", "novel"]

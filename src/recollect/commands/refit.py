@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from recollect.backends.torch import TorchBackend
-from recollect.calibrated import bias_at, joint_scores
-from recollect.data.features import FeatureSet
+from recollect.commands.new import unused
+from recollect.commands.teach import reading
 from recollect.errors import RecollectError
-from recollect.fresh import unused
-from recollect.lessons import reading
+from recollect.features import FeatureSet
 from recollect.model.generator import AttentionGenerator, MeanGenerator, compose
 from recollect.model.model import Model
-from recollect.model.spec import Calibration, GeneratorKind, ModelSpec
+from recollect.model.spec import Calibration, GeneratorKind, ModelSpec, bias_at
 from recollect.modelfile import Header, load_model, read_header, stamp
-from recollect.recognizer import Recognizer
+from recollect.recognition.recognizer import Recognizer
+from recollect.recognition.scoring import joint_scores
 from recollect.store import Example, NewExample, Owner, open_store
 from recollect.training.calibration import calibrate
 from recollect.training.head import learn_generator, train_head

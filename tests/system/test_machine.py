@@ -7,7 +7,7 @@ import pytest
 
 _PROGRAM = """
 import torch
-from recollect import machine
+from recollect.system import machine
 
 def resident():
     words = open("/proc/self/statm").read().split()

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.errors import one_line
-from recollect.progress import bar
-from recollect.recognizer import Among, Recognizer
+from recollect.recognition.recognizer import Among, Recognizer
+from recollect.system.progress import bar
 
 COLOURS = {"base": "cyan", "novel": "green", "unknown": "yellow"}
 _AT_ONCE = 32  # pictures in memory at a time

@@ -1,0 +1,1 @@
+"""The machine underneath: writing to disk, threads and devices, progress bars."""
