@@ -258,7 +258,7 @@ def test_two_processes_see_each_others_changes_on_the_next_call(tmp_path):
     path = tmp_path / "taught.sqlite"
     recognizer = plain(path)
     other = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(path)],
+        [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[1]), str(path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
