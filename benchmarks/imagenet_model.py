@@ -135,7 +135,7 @@ def main():
     best = max(tried, key=lambda kind: sum(tried[kind][shots]["ausuc"] for shots in tried[kind]))
     model = models[best]
     fit, chosen = (part_of(features, names, part, model.centre) for part in (FIT, CHOSEN))
-    calibration = calibrate(model, None, replace(chosen, lessons=fit), taught=MANY)
+    calibration = calibrate(model, None, replace(chosen, support=fit), taught=MANY)
     reported = part_of(features, names, REPORTED, model.centre)
     report = {
         "generator": best,

@@ -140,7 +140,7 @@ def one_split(images, plain, views, centred, config):
 
     config = resolve(config, split)
     judgement = Judgement(split, config.select_shots, config)
-    base_held = replace(extracted(judgement.base_images), lessons=extracted(judgement.lessons))
+    base_held = replace(extracted(judgement.base_images), support=extracted(judgement.support))
     extractor = new_model(config, split).extractor
     frozen = FrozenViews(extractor, (raw - centre).half(), centre, (None, base_held))
     models, biases = {}, {}

@@ -27,14 +27,14 @@ _BATCH_PIXELS = 256 * 32 * 32  # of one batch through the extractor: enough to k
 class FeatureSet:
     """Features (n, d) with the labels and category names of the pictures they come from.
 
-    In tasks in which these categories play novel they are taught from `lessons`, or else from the same
-    pictures.
+    In tasks where these categories act as novel ones, their support comes from `support`, or else from these
+    same features.
     """
 
     features: Tensor
     labels: Tensor
     categories: tuple[str, ...]
-    lessons: "FeatureSet | None" = None
+    support: "FeatureSet | None" = None
 
 
 def extract(model: Model, images: ImageSet) -> FeatureSet:

@@ -155,7 +155,7 @@ def test_few_examples_are_enough_to_calibrate_for_more_than_one_shot(run, tmp_pa
     calibrate = refit_module.calibrate
 
     def watched(model, novel, base, **options):
-        asked.append((base.labels.bincount().tolist(), base.lessons.labels.bincount().tolist()))
+        asked.append((base.labels.bincount().tolist(), base.support.labels.bincount().tolist()))
         return calibrate(model, novel, base, **options)
 
     monkeypatch.setattr(refit_module, "calibrate", watched)

@@ -109,15 +109,15 @@ def test_tasks_in_which_base_categories_play_novel_are_sound(case, seed):
 @given(case=settings_of_fake_novel_tasks(), seed=st.integers(0, 2**31))
 def test_base_categories_that_play_novel_can_be_taught_from_other_pictures(case, seed):
     shape, sizes = case
-    asked, lessons = [shape.queries] * len(sizes), [shape.shots + 1] * len(sizes)
+    asked, given = [shape.queries] * len(sizes), [shape.shots + 1] * len(sizes)
     shape = replace(shape, base_queries=min(shape.base_count, shape.queries))
-    labels, lesson_labels = labels_of(asked, seed), labels_of(lessons, seed + 1)
-    sampler = TaskSampler(labels, None, base_names=names_of("base", sizes), lesson_labels=lesson_labels)
+    labels, support_labels = labels_of(asked, seed), labels_of(given, seed + 1)
+    sampler = TaskSampler(labels, None, base_names=names_of("base", sizes), support_labels=support_labels)
     tasks = sampler.draw(shape, 3, seed)
     for task in range(3):
         for way, category in enumerate(tasks.ways[task].tolist()):
             support = tasks.support[task, way].tolist()
-            assert lesson_labels[support].tolist() == [category] * shape.shots
+            assert support_labels[support].tolist() == [category] * shape.shots
             assert len({*support}) == shape.shots
             queries = tasks.novel_queries[task][tasks.novel_targets[task] == way].tolist()
             assert sorted(queries) == np.flatnonzero(labels == category).tolist()

@@ -38,7 +38,7 @@ def joint_scores_of(model, novel, base, tasks):
     """Score tasks by the model's own joint scores, with nothing computed beforehand."""
     source = base if novel is None else novel
     hidden = tasks.hidden(len(base.categories)) if novel is None else None
-    support = (base.lessons or source).features[tasks.support]
+    support = (base.support or source).features[tasks.support]
     with torch.no_grad():
         novel_base, novel_novel = model.joint_scores(
             support, source.features[tasks.novel_queries], hidden=hidden
@@ -47,16 +47,16 @@ def joint_scores_of(model, novel, base, tasks):
     return Scores(novel_base, novel_novel, base_base, base_novel)
 
 
-@pytest.mark.parametrize("kind", ["novel", "fake-novel", "fake-novel with lessons"])
+@pytest.mark.parametrize("kind", ["novel", "fake-novel", "fake-novel with other support"])
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_scores_of_tasks_are_the_models_joint_scores(make_model, novel, base, classifier, generator, kind):
     model = make_model(classifier=classifier, generator=generator)
     novel = novel if kind == "novel" else None
-    if kind == "fake-novel with lessons":
-        base = replace(base, lessons=feature_set([30] * 7, 32, 2, "base"))
-    tasks = task_sampler(base, novel, base.lessons).draw(TaskShape(3, 2, 4, 9), 20, 0)
-    assert (tasks.support.max() >= len(base.labels)) == (kind == "fake-novel with lessons")
+    if kind == "fake-novel with other support":
+        base = replace(base, support=feature_set([30] * 7, 32, 2, "base"))
+    tasks = task_sampler(base, novel, base.support).draw(TaskShape(3, 2, 4, 9), 20, 0)
+    assert (tasks.support.max() >= len(base.labels)) == (kind == "fake-novel with other support")
     found = model_scores(model, novel, base)(tasks)
     expected = joint_scores_of(model, novel, base, tasks)
     for name in ("novel_base", "novel_novel", "base_base", "base_novel"):

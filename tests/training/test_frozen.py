@@ -103,10 +103,10 @@ def test_it_is_judged_for_more_shots_than_pictures_are_held_out(pictures):
     judgement = Judgement(split, (1, 5), frozen)
     novel, base = judgement.features(model)
     assert novel is None
-    torch.testing.assert_close(base.lessons.features, extract(model, split.base_train.first(10)).features)
-    others = replace(base.lessons, features=-base.lessons.features)
+    torch.testing.assert_close(base.support.features, extract(model, split.base_train.first(10)).features)
+    others = replace(base.support, features=-base.support.features)
     assert judgement.figures(model, None, base) != judgement.figures(
-        model, None, replace(base, lessons=others)
+        model, None, replace(base, support=others)
     )
 
 

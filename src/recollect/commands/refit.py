@@ -78,7 +78,7 @@ def refit(
     lessons = _Lessons(names, [_features(examples[name]) for name in names])
     rest, held = lessons.rest(), lessons.held()
     trial = _grown(old, rest, seed, "learning without what is held back")
-    asked = replace(held.seen_by(trial, old), lessons=rest.seen_by(trial, old))
+    asked = replace(held.seen_by(trial, old), support=rest.seen_by(trial, old))
     calibration = header.calibration if old.spec.categories else _calibrated(trial, asked, seed)
     report = {
         "held_back": len(asked.labels),

@@ -23,7 +23,7 @@ class Tasks:
     """Few-shot tasks: indices into a set of novel pictures and a set of base pictures."""
 
     ways: Tensor  # (tasks, ways) the novel categories
-    support: Tensor  # (tasks, ways, shots) novel pictures, or pictures of lessons
+    support: Tensor  # (tasks, ways, shots) novel pictures, or the sampler's separate support pictures
     novel_queries: Tensor  # (tasks, ways · queries) novel pictures
     novel_targets: Tensor  # (tasks, ways · queries) in 0 … ways−1
     base_queries: Tensor  # (tasks, base queries) base pictures
@@ -36,7 +36,7 @@ class Tasks:
         return Tasks(*(getattr(self, field.name)[which] for field in fields(self)))
 
     def hidden(self, base_categories: int) -> Tensor:
-        """Return (tasks, base categories): true where a base category plays novel."""
+        """Return (tasks, base categories): true where a base category acts as a novel one."""
         mask = torch.zeros(len(self), base_categories, dtype=torch.bool)
         return mask.scatter_(1, self.ways, value=True)
 
@@ -73,9 +73,9 @@ class Labelled(Protocol):
 class TaskSampler:
     """Draws tasks from labelled pictures.
 
-    Novel categories come from `novel_labels`. Where that is `None`, base categories play novel: they and
-    their pictures are drawn from the base ones, and the base queries from the categories that remain. Their
-    support is drawn from other pictures, those of `lesson_labels`, where these are given.
+    Novel categories come from `novel_labels`. Where that is `None`, some base categories act as novel ones,
+    and the base queries come from the others. Their support comes from the same pictures as their queries, or
+    from separate ones where `support_labels` is given.
     """
 
     def __init__(
@@ -85,25 +85,25 @@ class TaskSampler:
         *,
         base_names: Sequence[str],
         novel_names: Sequence[str] = (),
-        lesson_labels: Ints | None = None,
+        support_labels: Ints | None = None,
     ) -> None:
         self.fake = novel_labels is None
         self.base = _Pictures(base_labels, base_names)
         self.novel = self.base if novel_labels is None else _Pictures(novel_labels, novel_names)
-        if lesson_labels is not None and not self.fake:
-            raise ValueError("lessons are for base categories that play novel")
-        self.lessons = None if lesson_labels is None else _Pictures(lesson_labels, self.novel.names)
+        if support_labels is not None and not self.fake:
+            raise ValueError("separate support pictures are for base categories that act as novel ones")
+        self.support = None if support_labels is None else _Pictures(support_labels, self.novel.names)
 
     def fit(self, wanted: TaskShape) -> TaskShape:
         """Return the shape nearest to the wanted one that these pictures allow."""
         smallest = int(self.novel.sizes.min())
         ways = min(wanted.ways, len(self.novel.names) // 2 if self.fake else len(self.novel.names))
-        if self.lessons is None:
+        if self.support is None:
             queries = min(wanted.queries, max(1, smallest - wanted.shots))
             shots = max(1, min(wanted.shots, smallest - queries))
         else:
             queries = max(1, min(wanted.queries, smallest))
-            shots = max(1, min(wanted.shots, int(self.lessons.sizes.min())))
+            shots = max(1, min(wanted.shots, int(self.support.sizes.min())))
         base_count = wanted.base_count if wanted.base_queries is not None else ways * queries
         return TaskShape(ways, shots, queries, max(1, min(base_count, self._room(ways))))
 
@@ -129,10 +129,10 @@ class TaskSampler:
                 f"tasks of {shape.ways} ways need as many categories and there are {most}: use fewer --ways"
                 f"{self._advice(shape)}"
             )
-        if self.lessons is None:
+        if self.support is None:
             needs = [(self.novel, shape.shots + shape.queries)]
         else:
-            needs = [(self.novel, shape.queries), (self.lessons, shape.shots)]
+            needs = [(self.novel, shape.queries), (self.support, shape.shots)]
         for pictures, need in needs:
             for name, size in zip(pictures.names, pictures.sizes, strict=True):
                 if size < need:
@@ -158,11 +158,11 @@ class TaskSampler:
     def _block(self, shape: TaskShape, tasks: int, rng: np.random.Generator) -> tuple[Ints, ...]:
         order = rng.random((tasks, len(self.novel.names))).argsort(axis=1)
         ways = order[:, : shape.ways]
-        if self.lessons is None:
+        if self.support is None:
             pictures = self.novel.draw_distinct(ways, shape.shots + shape.queries, rng)
             support, queries = pictures[:, :, : shape.shots], pictures[:, :, shape.shots :]
         else:
-            support = self.lessons.draw_distinct(ways, shape.shots, rng)
+            support = self.support.draw_distinct(ways, shape.shots, rng)
             queries = self.novel.draw_distinct(ways, shape.queries, rng)
         targets = np.broadcast_to(np.arange(shape.ways)[:, None], (tasks, shape.ways, shape.queries)).reshape(
             tasks, -1
@@ -242,12 +242,12 @@ def _occurrence(values: Ints) -> Ints:
     return result
 
 
-def task_sampler(base: Labelled, novel: Labelled | None, lessons: Labelled | None = None) -> TaskSampler:
-    """Return a sampler of tasks over these pictures; without novel ones, base categories play novel."""
+def task_sampler(base: Labelled, novel: Labelled | None, support: Labelled | None = None) -> TaskSampler:
+    """Return a sampler of tasks over these pictures; without novel ones, base categories act as novel."""
     return TaskSampler(
         np.asarray(base.labels),
         None if novel is None else np.asarray(novel.labels),
         base_names=base.categories,
         novel_names=() if novel is None else novel.categories,
-        lesson_labels=None if lessons is None else np.asarray(lessons.labels),
+        support_labels=None if support is None else np.asarray(support.labels),
     )

@@ -108,7 +108,7 @@ def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringF
 def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
     device = model.mean.device
     features = base.features.to(device)
-    examples = features if base.lessons is None else base.lessons.features.to(device)
+    examples = features if base.support is None else base.support.features.to(device)
 
     @torch.inference_mode()
     def score(tasks: Tasks) -> Scores:
@@ -153,7 +153,7 @@ def model_answers(
     score: ScoringFunction | None = None,
 ) -> Answers:
     """Draw tasks and return how every query of them is answered, by the paper's scores or any others."""
-    drawn = task_sampler(base, novel, base.lessons).draw(shape, tasks, seed)
+    drawn = task_sampler(base, novel, base.support).draw(shape, tasks, seed)
     each = max(model.width, len(base.categories))  # a query's feature, and its base scores
     per_task = each * (shape.ways * shape.queries + shape.base_count)
     chunk = max(1, _CHUNK_VALUES // per_task)

@@ -50,7 +50,7 @@ def task_scores(
     """
     base_features = base.features.to(device)
     novel_features = base_features if novel is None else novel.features.to(device)
-    examples = novel_features if base.lessons is None else base.lessons.features.to(device)
+    examples = novel_features if base.support is None else base.support.features.to(device)
 
     @torch.inference_mode()
     def scores(tasks: Tasks) -> Scores:

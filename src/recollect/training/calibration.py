@@ -76,7 +76,7 @@ def calibrate(
 
     The bias comes first; temperature and threshold are those of biased scores.
     """
-    sampler, score = task_sampler(base, novel, base.lessons), model_scores(model, novel, base)
+    sampler, score = task_sampler(base, novel, base.support), model_scores(model, novel, base)
     pictures = len(base.labels) + (0 if novel is None else len(novel.labels))
     count = min(_TASKS, max(20, _SCORES // (2 * _QUERIES * (len(base.categories) + WAYS))))
     chunk = max(1, _GATHERED // (2 * _QUERIES * model.width))

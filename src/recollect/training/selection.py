@@ -10,7 +10,7 @@ from recollect.model.model import Model
 from recollect.training.config import Config
 
 HeldOut = tuple[FeatureSet | None, FeatureSet]  # of novel and of base pictures
-LESSONS = 10  # pictures of each category that are examples in some tasks
+SUPPORT = 10  # training pictures of each category that serve as support in some tasks
 
 
 class Judgement:
@@ -24,10 +24,10 @@ class Judgement:
     def __init__(self, split: Split, shots: tuple[int, ...], config: Config) -> None:
         self.novel_images, self.base_images = split.evaluated("val")
         self.tasks = config.select_tasks
-        self.lessons = None
+        self.support = None
         if config.frozen and self.novel_images is None:
-            self.lessons = split.base_train.first(LESSONS)
-        sampler = task_sampler(self.base_images, self.novel_images, self.lessons)
+            self.support = split.base_train.first(SUPPORT)
+        sampler = task_sampler(self.base_images, self.novel_images, self.support)
         self.shapes = [sampler.fit(TaskShape(5, count, split.queries)) for count in shots]
         for shape in self.shapes:
             sampler.check(shape)
@@ -36,7 +36,7 @@ class Judgement:
         """Return the features of the pictures that tasks are drawn from."""
         novel = None if self.novel_images is None else extract(model, self.novel_images)
         base = extract(model, self.base_images)
-        return novel, base if self.lessons is None else replace(base, lessons=extract(model, self.lessons))
+        return novel, base if self.support is None else replace(base, support=extract(model, self.support))
 
     def figures(
         self,
