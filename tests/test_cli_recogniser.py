@@ -273,6 +273,33 @@ def test_unknown_pictures_are_told_apart(taught, photos, run, answer, monkeypatc
         assert known[0]["answers"][0]["category"] == "okapi"
 
 
+@pytest.mark.parametrize("length", [10, 17, 28, 60, 120, 200])
+def test_a_table_shows_the_names_of_files_however_deep_they_lie(taught, run, tmp_path, length):
+    deep = tmp_path.joinpath(*["d" * min(50, length - start) for start in range(0, length, 50)])
+    photos = write_folder(deep / "photos", {"okapi": 3, "tapir": 2})
+    code, said, err = run("predict", taught, photos / "okapi", photos / "tapir")
+    assert (code, err) == (0, "")
+    assert all(f"│ {name} " in said for name in ("okapi/000.png", "okapi/002.png", "tapir/001.png"))
+    assert said.splitlines()[0].strip().endswith("/photos")
+    loose = write_picture(tmp_path / "loose.png")
+    code, said, err = run("predict", taught, photos / "okapi", loose)
+    assert (code, err) == (0, "")
+    assert all(f"{name} │" in " ".join(said.split()) for name in ("okapi/000.png", "loose.png"))
+    _, said, _ = run("predict", taught, photos / "okapi" / "001.png")
+    assert said.splitlines()[0].strip().endswith("okapi/001.png")
+
+
+@pytest.mark.parametrize("words", [("teach", "okapi"), ("predict",)])
+def test_escape_sequences_in_paths_are_not_printed(model, photos, run, tmp_path, words):
+    strange = tmp_path / "\x1b[31m\r\nrun"
+    shutil.copytree(model, strange)
+    command, *rest = words
+    code, said, err = run(command, strange, *rest, photos / "okapi" / "000.png")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in said
+    assert "\r" not in said
+
+
 def test_a_contact_sheet_is_drawn(taught, photos, run, tmp_path):
     sheet = tmp_path / "made" / "sheet.png"
     code, said, err = run("predict", taught, photos / "okapi", photos / "tapir", "--sheet", sheet)

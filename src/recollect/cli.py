@@ -1,7 +1,5 @@
 """The command line: parses, calls, prints. Heavy imports stand in the commands that need them."""
 
-import io
-import json
 import logging
 import os
 import shlex
@@ -149,30 +147,9 @@ def _set_quiet(quiet: bool) -> None:
 
 
 def _print(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], Any]) -> None:
-    """Print a result as JSON, or whatever `show` makes of it."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what cannot be encoded is escaped
-        sys.stdout.reconfigure(errors="backslashreplace")
-    if as_json:
-        sys.stdout.write(_json(result, sys.stdout.encoding or "utf-8"))
-        sys.stdout.flush()
-        return
-    shown = show(result)
-    if isinstance(shown, str):
-        typer.echo(shown)
-        return
-    from rich.console import Console
+    from recollect.commands.printing import print_result
 
-    Console(width=None if sys.stdout.isatty() else 140).print(shown)
-
-
-def _json(result: dict[str, Any], encoding: str = "utf-8") -> str:
-    """Return JSON that can be encoded: a path may hold what is no text, and a terminal know few letters."""
-    text = json.dumps(result, indent=1, ensure_ascii=False)
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = json.dumps(result, indent=1)
-    return f"{text}\n"
+    print_result(result, as_json, show)
 
 
 @app.callback()
@@ -323,6 +300,7 @@ def evaluate(
 ) -> None:
     """Measure a model on few-shot tasks: novel, base and joint accuracy, each with its interval."""
     _set_quiet(quiet)
+    from recollect.commands.printing import json_text
     from recollect.evaluation.evaluate import evaluation_report
     from recollect.evaluation.report import evaluation_table
     from recollect.methods import find_method
@@ -351,7 +329,7 @@ def evaluate(
     )
     _print(report, json_, evaluation_table)
     if out is not None:
-        write_text(out, _json(report))
+        write_text(out, json_text(report))
     if plot is not None and kept is not None:
         from recollect.evaluation.curves import joint_figure
         from recollect.evaluation.plots import save_figure

@@ -14,7 +14,6 @@ from pictures import write_folder, write_picture, write_zip
 from recollect import Recognizer
 from recollect.commands import check
 from recollect.commands.check import check_folder, check_table
-from recollect.commands.info import info_table, model_info
 from recollect.commands.teach import default_store
 from recollect.data import folder as folder_data
 from recollect.errors import DataError, ModelError, PictureError
@@ -222,13 +221,16 @@ def test_names_with_control_characters_stay_on_one_line(model, tmp_path, caplog)
     assert caplog.messages == [r"not a category of this model, left out with its pictures: y\ne\x1bti (1)"]
 
 
-def test_such_names_stay_on_one_line_in_the_tables_too(tmp_path, make_model, capsys):
+def test_such_names_stay_on_one_line_in_the_tables_too(tmp_path, make_model, run):
     names = ("a\nn\x1b[31mt", "bee")
     save_model(tmp_path / "m.safetensors", make_model(categories=names))
-    report, _ = check_folder(tmp_path / "m.safetensors", write_folder(tmp_path / "zoo", {names[0]: 2}))
-    for table in (check_table(report), info_table(model_info(tmp_path / "m.safetensors"))):
-        Console(width=200).print(table)
-        said = capsys.readouterr().out
+    write_folder(tmp_path / "zoo", {names[0]: 2})
+    for words in (
+        ("check", tmp_path / "m.safetensors", tmp_path / "zoo"),
+        ("info", tmp_path / "m.safetensors"),
+    ):
+        code, said, _ = run(*words)
+        assert code == 0
         assert r"a\nn\x1b[31mt" in said
         assert "\x1b" not in said
 

@@ -93,6 +93,13 @@ def test_a_new_recogniser_is_taught_everything(run, taught, tmp_path):
     assert (json.loads(said)["base"], json.loads(said)["taught"]) == (0, 5)
 
 
+def test_escape_sequences_in_the_name_of_a_new_model_are_not_printed(run):
+    code, said, _ = run("new", "\x1b[31mred", "--size", 16, *OWN)
+    assert code == 0
+    assert "\\x1b[31mred" in said
+    assert "\x1b" not in said
+
+
 def test_before_anything_is_taught_there_is_nothing_to_choose_from(run, refused, tmp_path):
     run("new", "fresh", "--size", 16, *OWN)
     picture = write_picture(tmp_path / "a.png")

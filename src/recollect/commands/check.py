@@ -96,11 +96,11 @@ def check_table(report: dict[str, Any]) -> Table:
         answer = "" if wrong is None else f"{wrong['category']} ({wrong['share']:.1f} %)"
         # Not plain strings: a name may hold what rich takes for markup.
         table.add_row(
-            Text(one_line(row["category"])),
+            Text(row["category"]),
             row["origin"],
             str(row["pictures"]),
             f"{row['accuracy']:.1f}",
-            Text(one_line(answer)),
+            Text(answer),
         )
     return table
 

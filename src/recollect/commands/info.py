@@ -9,7 +9,6 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from recollect.errors import one_line
 from recollect.modelfile import PAPER, summarise
 from recollect.pretrained import PUBLISHED
 
@@ -59,7 +58,7 @@ def info_table(info: dict[str, Any]) -> Table:
     for name, value in {**_what(info), **_whence(info)}.items():
         if value:
             # Not a plain string: a name may hold what rich takes for markup.
-            table.add_row(name, Text(one_line(value)))
+            table.add_row(name, Text(value))
     return table
 
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from recollect.errors import one_line
+from recollect.commands.printing import PathText, common_folder, percent
 from recollect.recognition.recognizer import Among, Recognizer
 from recollect.system.progress import bar
 
@@ -47,19 +48,19 @@ def predict_report(
     return {"model": str(model), "predictions": predictions}
 
 
-def predict_table(report: dict[str, Any]) -> Table:
+def predict_table(report: dict[str, Any]) -> Group:
     """Return every answer for a single picture, or a row for each of many, with the best answers."""
     predictions = report["predictions"]
     table = Table(header_style="")
     if len(predictions) == 1:
-        table.title, table.title_justify = Text(one_line(predictions[0]["picture"])), "left"
         table.add_column("category")
         _add_probability(table)
         table.add_column("origin")
         for answer in predictions[0]["answers"]:
             table.add_row(_name(answer), *_probability(answer), answer["origin"])
-        return table
-    table.add_column("picture", overflow="fold")
+        return Group(PathText(predictions[0]["picture"]), table)
+    folder = common_folder([one["picture"] for one in predictions])
+    table.add_column("picture")
     table.add_column("category")
     _add_probability(table)
     table.add_column("origin")
@@ -67,20 +68,9 @@ def predict_table(report: dict[str, Any]) -> Table:
     for one in predictions:
         first, *others = one["answers"]
         then = ", ".join(f"{other['category']} {percent(other['probability'])}" for other in others[:2])
-        name = Text(one_line(one["picture"]))
-        table.add_row(name, _name(first), *_probability(first), first["origin"], Text(one_line(then)))
-    return table
-
-
-def percent(probability: float) -> str:
-    """Return a probability in words that never claim to be certain.
-
-    >>> percent(0.504), percent(0.9999), percent(0.0001)
-    ('50 %', '>99 %', '<1 %')
-    """
-    if probability < 0.005:
-        return "<1 %"
-    return ">99 %" if probability >= 0.995 else f"{100 * probability:.0f} %"
+        name = PathText(one["picture"].removeprefix(f"{folder}/") if folder else one["picture"])
+        table.add_row(name, _name(first), *_probability(first), first["origin"], Text(then))
+    return Group(*([PathText(folder)] if folder else []), table)
 
 
 def _add_probability(table: Table) -> None:
@@ -89,7 +79,7 @@ def _add_probability(table: Table) -> None:
 
 
 def _name(answer: dict[str, Any]) -> Text:
-    return Text(one_line(answer["category"]), style=COLOURS[answer["origin"]])
+    return Text(answer["category"], style=COLOURS[answer["origin"]])
 
 
 def _probability(answer: dict[str, Any]) -> tuple[Text, str]:

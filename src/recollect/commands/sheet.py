@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from recollect.commands.predict import percent
+from recollect.commands.printing import percent
 from recollect.errors import one_line
 from recollect.images import thumbnail
 from recollect.system.disk import replacing_file

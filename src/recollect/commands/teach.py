@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.backends import Backend
-from recollect.errors import DataError, PictureError, RecollectError, StoreError, one_line
+from recollect.errors import DataError, PictureError, RecollectError, StoreError
 from recollect.images import PICTURE_SUFFIXES
 from recollect.modelfile import find_model, is_ready, read_header, read_taught
 from recollect.recognition.bundle import unpack
@@ -161,7 +161,7 @@ def categories_table(report: dict[str, Any], *, everything: bool = False) -> Tab
     table.add_column("examples", justify="right")
     for row in shown:
         examples = "" if row["examples"] is None else str(row["examples"])
-        table.add_row(str(row["id"]), Text(one_line(row["name"])), row["origin"], examples)
+        table.add_row(str(row["id"]), Text(row["name"]), row["origin"], examples)
     return table
 
 
