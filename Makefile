@@ -14,7 +14,7 @@ demo: .venv/.installed
 	$(BIN)/recollect demo --out demo
 
 test: .venv/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/.installed
 	$(BIN)/ruff format --check .

@@ -1,16 +1,47 @@
-"""Small data sets and models, made in memory, that every test may ask for."""
+"""A neutral machine, and small data sets and models made in memory, for every test."""
+
+# ruff: noqa: E402
+import os
+import sys
+import tempfile
+import time
+
+# What differs from machine to machine must not reach a test, nor the programs that a test starts. This stands
+# before the imports because torch, numpy and matplotlib read their settings once, when they are loaded.
+_home = tempfile.TemporaryDirectory(prefix="recollect-home-")  # removed when pytest ends
+for _name in [*os.environ]:
+    if _name.startswith(("LC_", "XDG_", "CLICOLOR", "RECOLLECT_")) and _name != "RECOLLECT_DATA":
+        del os.environ[_name]
+for _name in ("NO_COLOR", "FORCE_COLOR", "PY_COLORS", "TERMINAL_WIDTH", "GITHUB_ACTIONS", "GOMP_SPINCOUNT"):
+    os.environ.pop(_name, None)
+os.environ |= {
+    "HOME": _home.name,
+    "USER": "tester",
+    "LOGNAME": "tester",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "COLUMNS": "80",
+    "LINES": "24",
+    "MPLBACKEND": "agg",
+    "MPLCONFIGDIR": f"{_home.name}/matplotlib",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",  # so that tests in several processes at once do not fight for the cores
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+time.tzset()
+os.umask(0o022)
 
 import itertools
 import logging
-import os
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from pictures import tree
 from recollect import cli
@@ -19,7 +50,8 @@ from recollect.data.splits import Split
 from recollect.model.model import Model
 from recollect.model.spec import ModelSpec, Preprocessing
 
-settings.register_profile("recollect", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure.
+settings.register_profile("recollect", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("recollect")
 
 SIZE = 16  # the smallest picture that the conv nets take: c32f gives d = 32

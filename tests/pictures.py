@@ -60,3 +60,14 @@ def disk_room(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextlib.contextmanager
+def memory_room(size: int) -> Iterator[None]:
+    """Fail if this process grows by `size` bytes or more, whatever it needed before."""
+    peak = Path("/proc/self/clear_refs")
+    if peak.exists():
+        peak.write_text("5", encoding="ascii")  # forget the most that it ever needed
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < size >> 10  # in KiB

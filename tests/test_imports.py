@@ -91,12 +91,12 @@ def test_what_is_allowed_never_goes_round_in_a_circle():
         reach(part, set())
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_go_only_in_the_allowed_direction(module):
-    part = module.split("/")[0].removesuffix(".py")
-    assert part in ALLOWED, f"say in ALLOWED what {part} may import"
-    used = {part_of(name) for name in imported(parsed(module), module)} - {None, part}
-    assert used <= ALLOWED[part]
+def test_imports_go_only_in_the_allowed_direction():
+    for module in MODULES:
+        part = module.split("/")[0].removesuffix(".py")
+        assert part in ALLOWED, f"say in ALLOWED what {part} may import"
+        used = {part_of(name) for name in imported(parsed(module), module)} - {None, part}
+        assert used <= ALLOWED[part], f"{module} may not import {used - ALLOWED[part]}"
 
 
 def test_no_module_stands_on_itself():
