@@ -1,0 +1,402 @@
+"""What training does: what reaches the loss and the steps, what selects a model, which weights are kept."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from recollect.data.imageset import ImageSet
+from recollect.data.tasks import TaskShape, task_sampler
+from recollect.evaluation.evaluate import model_figures, model_scores
+from recollect.features import FeatureSet, category_means, extract
+from recollect.methods.episodic import EpisodesOfPictures
+from recollect.methods.prototypical import PrototypicalNetworks
+from recollect.model.model import Model
+from recollect.model.spec import bias_at
+from recollect.modelfile import load_model, read_header
+from recollect.training import train as training
+from recollect.training.calibration import calibrate
+from recollect.training.config import Config, EpisodicRecipe, StageOne, StageTwo
+from recollect.training.loop import Stage, run_stage
+from recollect.training.runfolder import RunFolder
+from recollect.training.schedules import OneCycle, Steps
+from recollect.training.selection import Judgement
+from recollect.training.stage1 import BaseClassification
+from recollect.training.stage2 import EpisodicTraining, make_views
+
+
+def configured(one=None, two=None, **options):
+    stage1 = {"steps": 4, "batch": 14, "evaluations": 2, **(one or {})}
+    stage2 = {"steps": 4, "episodes": 2, "ways": 2, "queries": 2, "base_queries": 5, "views": 2}
+    stage2 |= {"evaluations": 2, **(two or {})}
+    options = {"data": "synthetic", "extractor": "c32f", "size": 16, "select_tasks": 6, **options}
+    return Config(device="cpu", threads=1, stage1=StageOne(**stage1), stage2=StageTwo(**stage2), **options)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Draw no curves, and calibrate on few tasks."""
+    monkeypatch.setattr(training, "draw_curves", lambda _: None)
+    monkeypatch.setattr("recollect.training.calibration._TASKS", 20)
+
+
+def new_folder(tmp_path):
+    """Return an empty run folder."""
+    path = next(path for number in itertools.count() if not (path := tmp_path / f"run-{number}").exists())
+    path.mkdir()
+    return RunFolder(path)
+
+
+# What reaches the loss
+
+
+def noise_pictures(sizes, seed=0, size=16):
+    """Pictures of noise: a crop of one tells which it was cut from."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    pixels = rng.integers(1, 256, (len(labels), size, size, 3), dtype=np.uint8)
+    names = tuple(f"base-{label}" for label in range(len(sizes)))
+    return ImageSet(pixels, np.arange(len(labels)), labels, names, f"noise-{seed}-{sizes}")
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Return a list of every batch of pixels that goes into an extractor from now on."""
+    batches, embed = [], Model.embed
+
+    def spy(model, pixels, extractor=None):
+        batches.append(pixels.numpy().copy())
+        return embed(model, pixels, extractor)
+
+    monkeypatch.setattr(Model, "embed", spy)
+    return batches
+
+
+def origin_of(picture, originals, pad):
+    """Return which original a crop was cut from, where, and whether it was mirrored."""
+    padded = np.pad(originals, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    size = picture.shape[0]
+    for mirrored, top, left in itertools.product((False, True), range(2 * pad + 1), range(2 * pad + 1)):
+        windows = padded[:, top : top + size, left : left + size]
+        same = (windows == (picture[:, ::-1] if mirrored else picture)).all(axis=(1, 2, 3))
+        if same.any():
+            return int(same.argmax()), (top, left), mirrored
+    return pytest.fail("this is no crop of a training picture")
+
+
+def origins(batches, images, pad, *, flips):
+    """Return the rows that batches were cut from; check that crops vary, and mirror half of the pictures."""
+    rows, places, mirrored = zip(
+        *(origin_of(one, images.pixels, pad) for batch in batches for one in batch), strict=True
+    )
+    assert len(set(places)) > pad
+    assert (0.2 < np.mean(mirrored) < 0.8) if flips else not any(mirrored)
+    return list(rows)
+
+
+@pytest.mark.parametrize("flips", [True, False])
+def test_stage_1_learns_from_random_crops_of_training_pictures_and_their_labels(
+    tiny_split, make_model, seen, flips, monkeypatch
+):
+    images = noise_pictures([5, 3, 9, 6, 4, 8, 7])
+    split = replace(tiny_split, base_train=images, flips=flips)
+    stage = BaseClassification(make_model(), split, configured({"pad": 2}))
+    targets, cross_entropy = [], F.cross_entropy
+    monkeypatch.setattr(F, "cross_entropy", lambda s, t: targets.append(t) or cross_entropy(s, t))
+    for step in range(3):
+        stage.loss(step)
+    rows = origins(seen, images, 2, flips=flips)
+    assert torch.cat(targets).tolist() == images.labels[rows].tolist()
+
+
+def test_a_pass_of_stage_1_shows_small_categories_as_often_as_large_ones(tiny_split, make_model, seen):
+    images = noise_pictures([5, 3, 9, 6, 4, 8, 7])
+    split = replace(tiny_split, base_train=images, flips=False)
+    stage = BaseClassification(make_model(), split, configured({"pad": 0, "batch": 21}))
+    stage.loss(0)
+    stage.loss(1)
+    rows = origins(seen, images, 0, flips=False)
+    assert np.bincount(images.labels[rows]).tolist() == [6] * 7
+
+
+def test_views_for_stage_2_are_random_crops_each_its_own(tiny_split, make_model, seen):
+    images = noise_pictures([4] * 7)
+    split = replace(tiny_split, base_train=images)
+    views = make_views(make_model(), split, configured({"pad": 2}, {"views": 3}))
+    assert views.shape == (3, 28, 32)
+    assert sorted(origins(seen, images, 2, flips=True)) == sorted([*range(28)] * 3)
+    assert not any(torch.equal(views[a], views[b]) for a, b in itertools.combinations(range(3), 2))
+
+
+def test_episodes_of_pictures_are_random_crops_too(tiny_split, make_model, seen):
+    images = noise_pictures([9] * 7)
+    split = replace(tiny_split, base_train=images)
+    recipe = EpisodicRecipe(ways=3, queries=2, episodes=2)
+    config = configured({"pad": 2}, shots=1, episodic=recipe)
+    stage = EpisodesOfPictures(PrototypicalNetworks(), make_model(), split, config)
+    stage.loss(0)
+    labels = images.labels[origins(seen, images, 2, flips=True)].reshape(2, -1)
+    for support, queries in zip(labels[:, :3], labels[:, 3:], strict=True):
+        assert len(set(support)) == 3
+        assert queries.tolist() == np.repeat(support, 2).tolist()
+
+
+def test_random_numbers_of_a_step_follow_from_seed_and_step_alone(
+    tiny_split, make_model, seen, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(BaseClassification, "judge", lambda _: {"ausuc": 0.0})
+
+    def crops(seed, noise):
+        torch.manual_seed(noise)  # whatever else drew numbers before
+        seen.clear()
+        run_stage(BaseClassification(make_model(), tiny_split, configured(seed=seed)), new_folder(tmp_path))
+        return np.stack(seen)
+
+    first = crops(0, noise=1)
+    assert np.array_equal(first, crops(0, noise=2))
+    assert all((one != other).any() for one, other in zip(first, crops(1, noise=1), strict=True))
+    one_place = crops_at(first, tiny_split)
+    assert len(set(one_place)) == len(one_place), "every step draws its own"
+
+
+def crops_at(batches, split):
+    """Return, for each batch, where its crops were cut."""
+    pixels = np.asarray(split.base_train.pixels)
+    return [tuple(origin_of(one, pixels, 1)[1:] for one in batch) for batch in batches]
+
+
+def test_stage_2_drops_features_in_steps_and_none_when_judging(tiny_split, make_model, monkeypatch):
+    config = configured(two={"dropout": 0.5})
+    model = make_model()
+    stage = EpisodicTraining(model, tiny_split, config, make_views(model, tiny_split, config))
+    losses = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        losses.append(stage.loss(0)[0].item())
+    assert losses[0] != losses[1]
+    monkeypatch.setattr("recollect.training.stage2.drop_out", lambda *_: pytest.fail("dropped"))
+    assert stage.judge() == stage.judge()
+
+
+# What reaches the steps
+
+
+class Walk(Stage):
+    """A stage of three weights that are drawn towards a place of their own in every step."""
+
+    number, title, select = 1, "walk", "novel"
+
+    def __init__(self, recipe, figures=(), **options):
+        model = nn.Module()
+        model.register_parameter("weights", nn.Parameter(torch.tensor([1.0, -2.0, 3.0])))
+        super().__init__(model, recipe, Config(data="synthetic", **options))
+        self.figures, self.trail = iter(figures), []
+
+    def learned(self):
+        return [self.model.weights]
+
+    def loss(self, step):
+        apart = self.model.weights - torch.tensor([step, 1.0, -step])
+        return apart.square().sum() / 2, torch.tensor(0.5)
+
+    def judge(self):
+        self.trail.append(self.model.weights.detach().clone())
+        return {"novel": next(self.figures, 100.0 + len(self.trail))}
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [OneCycle(kind="one-cycle", peak=0.3, warm_up=0.4), Steps(kind="steps", rates=((1, 0.2), (3, 0.05)))],
+    ids=["one-cycle", "steps"],
+)
+@pytest.mark.parametrize(("momentum", "decay"), [(0.5, 0.0), (0.8, 0.1)])
+def test_a_step_is_nesterovs_with_decay_at_the_schedules_rate(schedule, momentum, decay, tmp_path):
+    recipe = StageOne(steps=6, momentum=momentum, weight_decay=decay, schedule=schedule)
+    stage = Walk(recipe)
+    run_stage(stage, new_folder(tmp_path))
+    weights, speed = np.array([1.0, -2.0, 3.0]), np.zeros(3)
+    for step in range(6):
+        slope = weights - np.array([step, 1, -step]) + decay * weights
+        speed = momentum * speed + slope
+        weights = weights - schedule.rate((step + 0.5) / 6) * (slope + momentum * speed)
+    assert stage.model.weights.tolist() == pytest.approx(weights.tolist(), rel=1e-5)
+
+
+def test_each_stage_takes_its_steps_by_its_own_recipe(tiny_split, tmp_path, monkeypatch):
+    made = []
+
+    class Spy(torch.optim.SGD):
+        def __init__(self, parameters, **settings):
+            super().__init__(parameters, **settings)
+            made.append((settings, rates := []))
+            self.register_step_pre_hook(lambda *_: rates.append(self.param_groups[0]["lr"]))
+
+    monkeypatch.setattr(torch.optim, "SGD", Spy)
+    monkeypatch.setattr(training, "load_data", lambda *_, **__: tiny_split)
+    one = {"momentum": 0.7, "weight_decay": 0.01, "schedule": OneCycle(kind="one-cycle", peak=0.02)}
+    two = {"momentum": 0.6, "weight_decay": 0.02, "schedule": Steps(kind="steps", rates=((1, 0.03),))}
+    training.train(configured(one, two), tmp_path / "run")
+    for (settings, rates), recipe in zip(made, (StageOne(**one), StageTwo(**two)), strict=True):
+        assert settings["nesterov"]
+        assert (settings["momentum"], settings["weight_decay"]) == (recipe.momentum, recipe.weight_decay)
+        assert rates == [recipe.schedule.rate(share) for share in (0.125, 0.375, 0.625, 0.875)]
+
+
+def test_stage_1_changes_every_weight_and_the_statistics_of_batch_norm(tiny_split, make_model, tmp_path):
+    model = make_model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    run_stage(BaseClassification(model, tiny_split, configured()), new_folder(tmp_path))
+    for name, value in model.state_dict().items():
+        assert torch.equal(before[name], value) == name.startswith("generator"), name
+
+
+@pytest.mark.parametrize("learn_base", [True, False])
+def test_stage_2_changes_base_vectors_only_where_they_go_on_learning(
+    tiny_split, make_model, tmp_path, learn_base
+):
+    model, config = make_model(), configured(two={"learn_base": learn_base})
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    stage = EpisodicTraining(model, tiny_split, config, make_views(model, tiny_split, config))
+    run_stage(stage, new_folder(tmp_path))
+    after = model.state_dict()
+    for name in ("classifier.weight", "classifier.scale"):
+        assert torch.equal(before[name], after[name]) != learn_base, name
+    assert not torch.equal(before["generator.keys"], after["generator.keys"])
+    for name in before:
+        assert torch.equal(before[name], after[name]) or not name.startswith("extractor"), name
+
+
+# What selects a model
+
+
+class Untouchable:
+    """Pictures that nobody may look at."""
+
+    def __getattribute__(self, name):
+        pytest.fail(f"test pictures were looked at: {name}")
+
+    __len__ = __iter__ = __getitem__ = __getattribute__
+
+
+@pytest.mark.parametrize("reserve", [True, False])
+def test_training_never_looks_at_test_pictures(make_split, tmp_path, monkeypatch, reserve):
+    split = make_split(reserve=reserve)
+    split = replace(split, base_test=Untouchable(), test=Untouchable() if reserve else None)
+    monkeypatch.setattr(training, "load_data", lambda *_, **__: split)
+    training.train(configured(), tmp_path / "run")
+    header = read_header(tmp_path / "run")
+    assert header.provenance["finished"]
+    assert header.calibration.report, "calibrated without them, too"
+
+
+def by_hand(model, split, shots):
+    """Return figures on validation categories and validation pictures, averaged over numbers of shots."""
+    model.eval()
+    novel, base = extract(model, split.val), extract(model, split.base_val)
+    found = [model_figures(model, novel, base, TaskShape(5, count, 9 - count), 6, seed=0) for count in shots]
+    return {
+        name: np.mean([100 * one[name].mean().item() for one in found])
+        for name in ("novel", "base", "both", "ausuc")
+    }
+
+
+@pytest.mark.parametrize("select", ["both", "novel"])
+def test_models_are_judged_on_validation_categories_and_validation_pictures(tiny_split, make_model, select):
+    model, config = make_model(), configured(two={"base_queries": 20}, select=select)
+    views = make_views(model, tiny_split, config)
+    stages = [
+        (BaseClassification(model, tiny_split, config), (1,), "ausuc" if select == "both" else "novel"),
+        (EpisodicTraining(model, tiny_split, config, views), (1, 5), select),
+    ]
+    for stage, shots, figure in stages:
+        assert stage.judge() == pytest.approx(by_hand(model, tiny_split, shots), abs=1e-3)
+        assert stage.select == figure
+
+
+def test_judging_changes_nothing_of_the_model(tiny_split, make_model):
+    model = make_model().train()
+    stage = BaseClassification(model, tiny_split, configured())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    stage.judge()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("figures", "best"), [((1, 3, 2), 1), ((3, 2, 1), 0), ((1, 2, 3), 2), ((2, 2, 1), 1)]
+)
+def test_a_stage_ends_with_the_weights_that_were_judged_best(figures, best, tmp_path):
+    stage = Walk(StageOne(steps=6, evaluations=3), figures)
+    folder = new_folder(tmp_path)
+    run_stage(stage, folder)
+    assert torch.equal(stage.model.weights, stage.trail[best])
+    assert not torch.equal(stage.trail[0], stage.trail[2])
+    judged = [line for line in folder.metrics() if "novel" in line]
+    assert [line["step"] for line in judged] == [2, 4, 6]
+    assert [line["step"] for line in judged if line["selected"]][-1] == 2 * best + 2
+    assert folder.validation(1) == {"novel": figures[best]}
+
+
+def test_a_run_saves_the_weights_that_were_judged_best_in_each_stage(tiny_split, tmp_path, monkeypatch):
+    trail, figures = [], iter((5.0, 1.0, 7.0, 2.0))  # of two judgements in each stage
+
+    def scripted(_judgement, model, *_):
+        trail.append({name: value.clone() for name, value in model.state_dict().items()})
+        return dict.fromkeys(("novel", "base", "both", "ausuc"), next(figures))
+
+    monkeypatch.setattr(training, "load_data", lambda *_, **__: tiny_split)
+    monkeypatch.setattr(Judgement, "figures", scripted)
+    training.train(configured(), tmp_path / "run")
+    for file, best in (("stage1.safetensors", trail[0]), ("model.safetensors", trail[2])):
+        saved = load_model(tmp_path / "run" / file).state_dict()
+        assert saved.keys() == best.keys()
+        assert all(torch.equal(saved[name], best[name]) for name in saved), file
+    assert not torch.equal(trail[0]["classifier.weight"], trail[1]["classifier.weight"])
+    assert not torch.equal(trail[2]["classifier.weight"], trail[3]["classifier.weight"])
+    assert read_header(tmp_path / "run").provenance["validation"]["both"] == 7
+
+
+# What is made of scores
+
+
+def clouds(sizes, seed, name, width=32):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    centres = torch.randn(len(sizes), width, generator=generator)
+    features = centres[labels] + 1.2 * torch.randn(len(labels), width, generator=generator)
+    return FeatureSet(features, labels, tuple(f"{name}-{number}" for number in range(len(sizes))))
+
+
+def test_the_temperature_is_the_best_for_scores_with_their_bias(make_model):
+    model = make_model(generator="mean")
+    novel, base = clouds([30] * 20, 1, "novel"), clouds([30] * 7, 2, "base")
+    # What all pictures have in common lifts the scores of means, and not those of base vectors without it.
+    base, novel = (replace(some, features=some.features + 1) for some in (base, novel))
+    with torch.no_grad():
+        model.classifier.weight.copy_(category_means(base.features - 1, base.labels, 7))
+        model.classifier.scale.fill_(20)
+    found = calibrate(model, novel, base)
+    tasks = task_sampler(base, novel).draw(TaskShape(5, 3, 15), 200, 99)  # others than it was fitted on
+    scores = model_scores(model, novel, base)(tasks)
+    targets = torch.cat([tasks.novel_targets + 7, tasks.base_targets], 1).flatten()
+
+    def loss(temperature, bias):
+        joint = torch.cat(
+            [
+                torch.cat([scores.novel_base, scores.novel_novel + bias], 2),
+                torch.cat([scores.base_base, scores.base_novel + bias], 2),
+            ],
+            1,
+        )
+        return F.cross_entropy(joint.flatten(0, 1) / temperature, targets).item()
+
+    bias = bias_at(found.bias, 5)
+    assert abs(bias) > 1
+    grid = np.geomspace(0.5, 10, 60).tolist()
+    best, without = (min(grid, key=lambda value: loss(value, some)) for some in (bias, 0.0))
+    assert abs(np.log(without / best)) > 0.45, "else this would tell nothing"
+    assert abs(np.log(found.temperature / best)) < 0.2
