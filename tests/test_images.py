@@ -2,17 +2,29 @@ import contextlib
 import io
 import os
 import struct
+import time
 import warnings
 import zlib
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from recollect.errors import PictureError, one_line
-from recollect.images import MOST_SIDE, PICTURE_SUFFIXES, fit, open_picture, read_batch, read_pixels
+from recollect.images import (
+    MOST_SIDE,
+    PICTURE_SUFFIXES,
+    are_many,
+    fit,
+    has_picture_suffix,
+    open_picture,
+    read_batch,
+    read_pixels,
+    thumbnail,
+)
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 
@@ -240,6 +252,129 @@ def test_damaged_exif_data_does_not_cost_the_picture():
     assert open_picture(encoded(PICTURE, "PNG", exif=b"Exif\0\0rubbish")).tobytes() == PICTURE.tobytes()
 
 
+def test_an_orientation_beside_a_damaged_entry_counts():
+    """`ImageOps.exif_transpose` fails on this one: an image's width that is a real number."""
+    entries = [(0x0112, 3, 1, 6), (0x0100, 12, 1, 3)]
+    body = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + body + b"\0\0\0\0"
+    assert open_picture(encoded(PICTURE, "JPEG", exif=exif)).size == (20, 24)
+
+
+def test_open_files_are_read_from_their_start_as_often_as_asked(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_bytes(ENCODED["a.png"])
+    with path.open("rb") as file:
+        file.read(10)
+        for _ in range(2):
+            assert open_picture(file).tobytes() == PICTURE.tobytes()
+        assert thumbnail(file) == thumbnail(path)
+        np.testing.assert_array_equal(read_batch([file, path], 16), read_batch([path, path], 16))
+    with pytest.raises(PictureError, match=r"a\.png: the file cannot be read \(.*closed.*\)"):
+        open_picture(file)
+    with path.open("w+") as text, pytest.raises(PictureError, match=r"a\.png: the file gives str.*mode 'rb'"):
+        open_picture(text)
+    path.write_bytes(ENCODED["a.jpg"][:200])
+    with path.open("rb") as file, pytest.raises(PictureError, match=r"a\.png: the picture is cut short"):
+        open_picture(file)
+
+
+def test_what_cannot_go_back_is_read_once():
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as end:
+        end.write(ENCODED["a.png"])
+    with os.fdopen(reader, "rb") as pipe:
+        assert open_picture(pipe).tobytes() == PICTURE.tobytes()
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_tensors_are_pictures_with_the_channels_first_or_last(channels):
+    pixels = noise(24, 20, channels)
+    expected = open_picture(pixels).tobytes()
+    tensor = torch.from_numpy(pixels)
+    for picture in (tensor, tensor.permute(2, 0, 1), tensor.permute(2, 0, 1).contiguous()):
+        assert open_picture(picture).tobytes() == expected
+    assert (
+        open_picture(torch.from_numpy(pixels[:, :, 0])).tobytes() == open_picture(pixels[:, :, 0]).tobytes()
+    )
+
+
+def test_a_tensor_of_four_dimensions_is_many_pictures():
+    pixels = np.stack([noise(24, 20, seed=seed) for seed in range(3)])
+    batch = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    assert are_many(batch)
+    assert not are_many(batch[0])
+    np.testing.assert_array_equal(read_batch(batch, 16), read_batch(pixels, 16))
+
+
+def test_other_tensors_are_refused_by_name():
+    for tensor, said in (
+        (torch.rand(3, 9, 9), r"got float32 of shape \(9, 9, 3\)"),
+        (torch.zeros(2, 9, 9, dtype=torch.uint8), r"got uint8 of shape \(2, 9, 9\)"),
+        (torch.zeros(3, 9, 9, dtype=torch.uint8, device="meta"), "the picture"),
+    ):
+        with pytest.raises(PictureError, match=said):
+            open_picture(tensor)
+
+
+def heic(**options):
+    pillow_heif = pytest.importorskip("pillow_heif")
+    stream = io.BytesIO()
+    pillow_heif.from_pillow(flat(RED, size=(64, 48))).save(stream, quality=90, **options)
+    return stream.getvalue()
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(tmp_path):
+    (tmp_path / "a.heic").write_bytes(heic())
+    for picture in (tmp_path / "a.heic", heic(), io.BytesIO(heic())):
+        assert open_picture(picture).size == (64, 48)
+        assert close(colours(picture), RED, within=8)
+    assert has_picture_suffix("IMG_1.HEIC")
+    with pytest.raises(PictureError, match=r"cut\.heic: this is not a picture, or not in a format"):
+        open_picture(heic()[:-100], "cut.heic")
+
+
+def test_heic_is_turned_upright_once():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert open_picture(heic(exif=exif.tobytes())).size == (48, 64)
+
+
+def test_without_pillow_heif_the_error_says_what_to_install(monkeypatch):
+    content = heic()
+    monkeypatch.setattr("recollect.images.reads_heic", lambda: False)
+    assert not has_picture_suffix("IMG_1.HEIC")
+    with pytest.raises(
+        PictureError, match=r"IMG_1\.HEIC: this is HEIC\. pip install 'recollect\[heic\]', or"
+    ):
+        open_picture(content, "IMG_1.HEIC")
+
+
+def with_scans(content, count):
+    """Return a progressive JPEG whose last scan comes `count` times more."""
+    last = content.rindex(b"\xff\xda")
+    return content[:-2] + content[last:-2] * count + content[-2:]
+
+
+def test_a_jpeg_of_very_many_scans_is_refused_at_once():
+    content = encoded(flat(RED, size=(2000, 1500)), "JPEG", progressive=True)
+    assert open_picture(with_scans(content, 2)).size == (2000, 1500)
+    began = time.process_time()
+    with pytest.raises(PictureError, match=r"slow\.jpg: over 593 scans take too long"):
+        open_picture(with_scans(content, 3000), "slow.jpg")
+    assert time.process_time() - began < 2
+    small = with_scans(ENCODED["progressive.jpg"], 3000)
+    with pytest.raises(PictureError, match="over 1000 scans"):
+        read_pixels(small, 16)
+
+
+def test_what_looks_like_scans_outside_the_picture_does_not_count():
+    """A thumbnail inside the file, or the video that a phone appends."""
+    content = ENCODED["progressive.jpg"]
+    comment = b"\xff\xfe\xff\xf0" + b"\xff\xda" * ((0xFFF0 - 2) // 2)
+    for each in (content + b"\xff\xda" * 5000, content[:2] + comment + content[2:]):
+        assert open_picture(each).tobytes() == open_picture(content).tobytes()
+
+
 def test_the_image_handed_over_is_left_alone():
     image = Image.open(io.BytesIO(ENCODED["a.jpg"]))
     before = (image.size, image.mode, image.copy().tobytes())
@@ -295,7 +430,7 @@ def test_missing_files_folders_and_pipes_are_named(tmp_path):
         "none.jpg": "there is no such file",
         "note.jpg/b.jpg": "there is no such file",
         "a.jpg": "this is a folder",
-        "pipe.jpg": "no regular file",
+        "pipe.jpg": "not a regular file",
         "empty.jpg": "the file is empty",
         "note.jpg": "not a picture",
         "x" * 5000: "cannot be opened",

@@ -1,16 +1,21 @@
-"""Whatever a person hands over as a picture becomes checked RGB pixels here.
+"""Turn any kind of picture into checked RGB pixels.
 
-A picture is a path, the bytes of a file, a PIL image or a numpy array. What cannot be read raises
-:class:`~recollect.errors.PictureError`, which names the picture and says what to do about it.
+A picture is a path, the bytes of a file, an open binary file, a PIL image, or a numpy array or torch tensor
+of uint8. One that cannot be read raises :class:`~recollect.errors.PictureError`, which names the picture and
+says what to do about it.
 """
 
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,20 +23,56 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from recollect.errors import PictureError
 
-Picture = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[np.uint8]
+
+@runtime_checkable
+class Readable(Protocol):
+    """An open binary file, or anything else that gives the bytes of one; errors call it by its `name`."""
+
+    def read(self) -> bytes:
+        """Return all its bytes."""
+        ...
+
+
+class Tensor(Protocol):
+    """A torch tensor, which is known without importing torch."""
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of dimensions."""
+        ...
+
+    def detach(self) -> Any:  # noqa: ANN401
+        """Return the same tensor outside of any gradient."""
+        ...
+
+
+Picture = str | os.PathLike[str] | bytes | Readable | Image.Image | npt.NDArray[np.uint8] | Tensor
 
 PICTURE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
 )
+HEIC_SUFFIXES = frozenset({".heic", ".heif", ".hif"})
+HEIC_REMEDY = "pip install 'recollect[heic]'"
+UNREAD_SUFFIXES = HEIC_SUFFIXES | {
+    *(".avif", ".jxl", ".jp2", ".j2k", ".psd", ".tga", ".svg", ".eps", ".ico", ".exr", ".hdr", ".dcm"),
+    *(".dng", ".raw", ".cr2", ".cr3", ".crw", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"),
+}
 
 # Raster formats only: Pillow hands EPS to Ghostscript, and rare formats have rarely tested decoders.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+# The brands with which HEIC files start; AVIF has others.
+HEIC_START = re.compile(rb".{4}ftyp(heic|heix|heim|heis|hevc|hevx|hevm|hevs|mif1|msf1)", re.DOTALL)
 
 # Just below the size from which Pillow itself warns of a decompression bomb.
 MOST_PIXELS = 89_000_000
 # Pillow crops in 32-bit floats, which no longer tell neighbouring pixels apart on much longer sides.
 MOST_SIDE = 1_000_000
+# Each scan of a JPEG goes through the whole picture again; a usual progressive one has 10.
+MOST_SCANS = 1000
+MOST_SCANNED = 20 * MOST_PIXELS  # pixels of all scans
+_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
 
+# Not ImageOps.exif_transpose: it also rewrites the EXIF data, which fails where another entry is damaged.
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -43,11 +84,19 @@ UPRIGHT = {
 }
 
 
+def has_picture_suffix(name: str) -> bool:
+    """Say whether a file is one that is read here, by the end of its name."""
+    suffix = PurePath(name).suffix.lower()
+    return suffix in PICTURE_SUFFIXES or (suffix in HEIC_SUFFIXES and reads_heic())
+
+
 def open_picture(picture: Picture, name: str | None = None) -> Image.Image:
     """Return the picture as an upright RGB image, fully decoded; transparent parts become white.
 
     ``name`` is what errors call the picture; by default its path. Of an animation the first frame
-    counts, of a PIL image the frame it stands at. The image handed over is not changed.
+    counts, of a PIL image the current one. The image handed over is not changed, and an open file is read
+    from its start. A tensor whose first dimension is 1, 3 or 4 is (channels, height, width), as torchvision
+    has it; any other is (height, width, channels), or (height, width).
     """
     return _open(picture, name, short_side=None)
 
@@ -82,14 +131,14 @@ def read_pixels(
 def read_batch(
     pictures: Picture | Sequence[Picture], size: int, short_side: int | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Read one picture or many: (n, size, size, 3). An array of (n, height, width, 3) counts as many.
+    """Read one picture or many: (n, size, size, 3). An array or tensor of four dimensions is many pictures.
 
     >>> read_batch(np.zeros((5, 40, 60, 3), np.uint8), size=32).shape
     (5, 32, 32, 3)
     """
     many: list[Picture] = list(pictures) if are_many(pictures) else [pictures]  # type: ignore[arg-type, list-item]
     if not many:
-        raise PictureError("no pictures were given. Hand over at least one")
+        raise PictureError("no pictures were given. Give at least one")
     batch = np.empty((len(many), size, size, 3), np.uint8)
     for number, picture in enumerate(many):
         name = _own_name(picture) or (f"picture {number + 1} of {len(many)}" if len(many) > 1 else None)
@@ -107,8 +156,8 @@ def thumbnail(picture: Picture, side: int = 96) -> bytes:
 
 
 def are_many(pictures: Picture | Sequence[Picture]) -> bool:
-    """Tell a sequence of pictures (or an array of four dimensions) from a single one."""
-    if isinstance(pictures, np.ndarray):
+    """Tell a sequence of pictures (or an array or tensor of four dimensions) from a single one."""
+    if isinstance(pictures, np.ndarray) or _is_tensor(pictures):
         return pictures.ndim == 4
     return isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes | bytearray)
 
@@ -119,7 +168,8 @@ def _own_name(picture: Picture) -> str | None:
     if isinstance(picture, Image.Image):
         filename = getattr(picture, "filename", None)  # only of images that were opened from a file
         return os.fsdecode(filename) if filename else None
-    return None
+    name = getattr(picture, "name", None)  # of an open file; a number where it was opened by one
+    return name if isinstance(name, str) else None
 
 
 def _open(picture: Picture, name: str | None, short_side: int | None) -> Image.Image:
@@ -129,16 +179,47 @@ def _open(picture: Picture, name: str | None, short_side: int | None) -> Image.I
         return _from_array(picture, name)
     if isinstance(picture, Image.Image):
         _check_size(picture.size, name)
-        with _damage_told(name):
+        with _clear_errors(name):
             return _upright_rgb(picture, name)
     if isinstance(picture, bytes):
-        return _decode(io.BytesIO(picture), len(picture), name, short_side)
+        return _decode(io.BytesIO(picture), name, short_side)
     if isinstance(picture, str | os.PathLike):
         return _read_file(picture, name, short_side)
+    if _is_tensor(picture):
+        return _from_array(_tensor_pixels(picture, name), name)
+    if isinstance(picture, Readable):
+        return _decode(io.BytesIO(_content(picture, name)), name, short_side)
     raise PictureError(
-        f"{name}: expected a path, the bytes of a file, a PIL image or a numpy array, "
-        f"got {type(picture).__name__}"
+        f"{name}: expected a path, the bytes of a file, an open binary file, a PIL image, a numpy array or a "
+        f"tensor, got {type(picture).__name__}"
     )
+
+
+def _is_tensor(picture: object) -> TypeGuard[Tensor]:
+    return hasattr(picture, "detach") and hasattr(picture, "ndim")
+
+
+def _tensor_pixels(tensor: Tensor, name: str) -> npt.NDArray[np.uint8]:
+    """Return the pixels of a tensor with the channels last."""
+    with _clear_errors(name):
+        array: npt.NDArray[np.uint8] = tensor.detach().cpu().numpy()
+    return array.transpose(1, 2, 0) if array.ndim == 3 and array.shape[0] in {1, 3, 4} else array
+
+
+def _content(file: Readable, name: str) -> bytes:
+    try:
+        if hasattr(file, "seek") and file.seekable():  # type: ignore[attr-defined]
+            file.seek(0)
+        content: object = file.read()
+    except PictureError:
+        raise
+    except (OSError, ValueError) as error:  # such as a file that was closed
+        raise PictureError(f"{name}: the file cannot be read ({error}). Open it again") from error
+    if not isinstance(content, bytes):
+        raise PictureError(
+            f"{name}: the file gives {type(content).__name__}, not bytes. Open it with mode 'rb'"
+        )
+    return content
 
 
 def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) -> Image.Image:
@@ -147,9 +228,9 @@ def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) 
         if stat.S_ISDIR(status.st_mode):
             raise PictureError(f"{name}: this is a folder. Name the pictures in it")
         if not stat.S_ISREG(status.st_mode):  # a pipe or a device might block or never end
-            raise PictureError(f"{name}: this is no regular file. Copy the picture into one")
+            raise PictureError(f"{name}: this is not a regular file. Copy the picture into one")
         with Path(path).open("rb") as stream:
-            return _decode(stream, status.st_size, name, short_side)
+            return _decode(stream, name, short_side)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PictureError(f"{name}: there is no such file. Check the path") from error
     except (OSError, ValueError) as error:
@@ -159,11 +240,17 @@ def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) 
         ) from error
 
 
-def _decode(stream: BinaryIO, length: int, name: str, short_side: int | None) -> Image.Image:
-    if length == 0:
+def _decode(stream: BinaryIO, name: str, short_side: int | None) -> Image.Image:
+    start = stream.read(16)
+    if not start:
         raise PictureError(f"{name}: the file is empty. Save or download it again")
-    with _damage_told(name), Image.open(stream, formats=FORMATS) as image:
+    heic = HEIC_START.match(start) is not None
+    if heic and not reads_heic():
+        raise PictureError(f"{name}: this is HEIC. {HEIC_REMEDY}, or convert it to JPEG")
+    with _clear_errors(name), Image.open(stream, formats=("HEIF",) if heic else FORMATS) as image:
         _check_size(image.size, name)
+        if start.startswith(b"\xff\xd8"):
+            _check_scans(stream, image.width * image.height, name)
         if short_side is not None:
             # A JPEG decodes at 1/2, 1/4 or 1/8 of its size several times faster. Twice what is
             # needed leaves the last step to the better filter; other formats ignore this.
@@ -171,8 +258,33 @@ def _decode(stream: BinaryIO, length: int, name: str, short_side: int | None) ->
         return _upright_rgb(image, name)
 
 
+@cache
+def reads_heic() -> bool:
+    """Let Pillow read HEIC where pillow-heif is installed, and say whether it is."""
+    if find_spec("pillow_heif") is None:
+        return False
+    import_module("pillow_heif").register_heif_opener()
+    return True
+
+
+def _check_scans(stream: BinaryIO, pixels: int, name: str) -> None:
+    """Refuse a JPEG whose scans would take minutes to decode."""
+    stream.seek(0)
+    content = stream.read()
+    most = min(MOST_SCANS, MOST_SCANNED // pixels)
+    if content.count(b"\xff\xda") <= most:
+        return
+    # A thumbnail inside the file, or a video behind the picture, has such bytes too: count exactly.
+    scans, place = 0, 2
+    while (marker := _MARKER.search(content, place)) and marker[1] != b"\xd9":
+        scans += marker[1] == b"\xda"
+        if scans > most:
+            raise PictureError(f"{name}: over {most} scans take too long to decode. Save it as another JPEG")
+        place = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
+
+
 @contextmanager
-def _damage_told(name: str) -> Iterator[None]:
+def _clear_errors(name: str) -> Iterator[None]:
     """Turn whatever Pillow raises on a picture into a PictureError."""
     try:
         yield
@@ -181,7 +293,7 @@ def _damage_told(name: str) -> Iterator[None]:
     except UnidentifiedImageError as error:
         raise PictureError(
             f"{name}: this is not a picture, or not in a format that is read here "
-            f"({', '.join(FORMATS)}). Convert it to JPEG or PNG"
+            f"({', '.join(FORMATS)}, and HEIC with pillow-heif). Convert it to JPEG or PNG"
         ) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PictureError(f"{name}: {_too_large()}") from error
@@ -197,7 +309,7 @@ def _damage_told(name: str) -> Iterator[None]:
 def _check_size(size: tuple[int, int], name: str) -> None:
     width, height = size
     if width < 1 or height < 1:
-        raise PictureError(f"{name}: {width} × {height} pixels. Hand over a picture that has pixels")
+        raise PictureError(f"{name}: {width} × {height} pixels. Give one that has pixels")
     if width * height > MOST_PIXELS or max(size) > MOST_SIDE:
         raise PictureError(f"{name}: {width} × {height} pixels; {_too_large()}")
 
