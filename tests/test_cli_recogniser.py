@@ -451,18 +451,55 @@ def test_folders_without_pictures(model, refused, tmp_path):
     [
         (lambda photos: write_picture(photos / "base-2" / "a.png"), "'base-2' is a base category already"),
         (lambda photos: (photos / "tapir" / "001.png").write_bytes(b"?"), "tapir/001.png: this is not"),
-        (lambda photos: (photos / "zebra").mkdir(), "zebra: no pictures lie directly in this folder"),
-        (lambda photos: write_picture(photos / "loose.png"), "loose.png: a sub-folder for each category"),
-        (lambda photos: write_picture(photos / "tapir" / "x" / "a.png"), "tapir/x: a sub-folder for each"),
+        (lambda photos: write_picture(photos / "loose.png"), "loose.png: a sub-folder per category"),
+        (lambda photos: write_picture(photos / "tapir" / "x" / "a.png"), "tapir/x/a.png: a sub-folder per"),
         (lambda photos: write_picture(photos / "Okapi" / "a.png"), "'okapi' is taught already as 'Okapi'"),
         (lambda photos: write_picture(photos / "okapi " / "a.png"), "two folders here have this name"),
-        (lambda photos: (photos / ("x" * 201)).mkdir(), "has 201 characters"),
+        (lambda photos: write_picture(photos / ("x" * 201) / "a.png"), "has 201 characters"),
     ],
-    ids=["base", "bad picture", "empty", "loose", "deep", "spelling", "twice", "long"],
+    ids=["base", "bad picture", "loose", "deep", "spelling", "twice", "long"],
 )
 def test_a_folder_with_anything_wrong_teaches_nothing(model, photos, refused, spoil, complaint):
     spoil(photos)
     assert complaint in refused("teach", model, "--from", photos)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_an_archive_teaches_what_the_folder_teaches(model, photos, run, tmp_path, kind):
+    packed = shutil.make_archive(tmp_path / "packed", {"tar.gz": "gztar"}.get(kind, kind), photos)
+    reports = []
+    for source in (photos, packed):
+        code, out, err = run(
+            "teach", model, "--from", source, "--store", tmp_path / f"{len(reports)}", "--json"
+        )
+        assert code == 0, err
+        reports.append({one["name"]: (one["examples"], one["leans_on"]) for one in json.loads(out)["taught"]})
+    assert reports[0] == reports[1]
+    assert reports[0].keys() == {"okapi", "tapir"}
+
+
+def test_bad_pictures_of_an_archive_are_named(model, photos, refused, tmp_path):
+    (photos / "tapir" / "001.png").write_bytes(b"?")
+    packed = shutil.make_archive(tmp_path / "packed", "zip", photos)
+    assert "packed.zip/tapir/001.png: this is not" in refused("teach", model, "--from", packed)
+
+
+def test_ignored_files_and_empty_categories_are_named_in_one_line(model, photos, run):
+    (photos / "zebra").mkdir()
+    for name in ("a.cr2", "b.CR2", "c.avif", "notes.txt"):
+        (photos / "tapir" / name).write_bytes(b"")
+    for words in (("teach", model, "--from", photos), ("check", model, photos)):
+        code, _, err = run(*words)
+        assert code == 0, err
+        (line,) = [line for line in err.splitlines() if "ignored" in line or "zebra" in line]
+        assert line.endswith(
+            "photos: ignored 2 .cr2, 1 .avif (tapir/a.cr2, for example): convert to JPEG or PNG; "
+            "left out 'zebra', with no picture that is read"
+        )
+    for words in (("teach", model, "quagga", photos / "tapir"), ("predict", model, photos / "tapir")):
+        code, _, err = run(*words)
+        assert code == 0, err
+        assert "tapir: ignored 2 .cr2, 1 .avif (a.cr2, for example): convert to JPEG or PNG" in err
 
 
 def test_every_base_category_in_a_folder_is_named(model, photos, refused):

@@ -64,7 +64,7 @@ def test_files_come_sorted_with_their_bytes(opened, photos):
 
 def test_an_item_says_where_the_picture_lies(opened):
     item = open_files(opened).item("cat", "cat/000.png")
-    assert (item.category, item.name, item.place) == ("cat", "cat/000.png", f"{opened}/cat/000.png")
+    assert (item.category, item.relative, item.name) == ("cat", "cat/000.png", f"{opened}/cat/000.png")
 
 
 def test_hidden_files_and_what_is_no_picture_are_passed_over(photos, tmp_path):

@@ -1,7 +1,9 @@
 import io
 import os
+import shutil
 import struct
 import zipfile
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -299,7 +301,7 @@ CONTROL = "c\na\x1b[31mt"
 def test_names_with_control_characters_stay_on_one_line(tmp_path, caplog, kind):
     picture = write_picture(tmp_path / "0.png").read_bytes()
     good = [(f"{name}/{number}.png", picture) for name in ("ant", "bee") for number in range(MIN_PICTURES)]
-    strange = [(f"ant/{CONTROL}.png", b"no picture"), (f"{CONTROL}/notes.heic", b"")]
+    strange = [(f"ant/{CONTROL}.png", b"no picture"), (f"{CONTROL}/notes.cr2", b"")]
     path = pack(tmp_path / "zoo", kind, [*good, *strange])
     assert folder.load(path, size=16, skip_bad=True).categories == ("ant", "bee")
     assert len(caplog.messages) == 2
@@ -311,6 +313,69 @@ def test_names_with_control_characters_stay_on_one_line(tmp_path, caplog, kind):
     with pytest.raises(DataError) as refused:
         folder.load(pack(tmp_path / "deep", kind, [(f"a/{CONTROL}/c/0.png", b"x"), *good]), size=16)
     assert r"a/c\na\x1b[31mt/c/0.png: a sub-folder per category" in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [None, "zip", "tar"])
+def test_ignored_formats_and_empty_categories_are_one_warning(zoo, tmp_path, caplog, monkeypatch, kind):
+    monkeypatch.setattr("recollect.images.reads_heic", lambda: False)
+    for name in ("emu/1.heic", "emu/2.HEIC", "gnu/3.nef"):
+        (zoo / name).parent.mkdir(exist_ok=True)
+        (zoo / name).write_bytes(b"x")
+    (zoo / "yak").mkdir()
+    path = zoo if kind is None else tmp_path / f"zoo.{kind}"
+    if kind:
+        shutil.make_archive(zoo, kind, zoo)
+    items, _ = folder.find_items(path, 16)
+    assert len(items) == sum(ZOO.values())
+    (line,) = caplog.messages
+    assert line == (
+        f"{path}: ignored 2 .heic, 1 .nef (emu/1.heic, for example): convert to JPEG or PNG, or read HEIC "
+        "with pip install 'recollect[heic]'; left out 'gnu', 'yak', with no picture that is read"
+    )
+
+
+def test_pictures_right_in_a_folder_or_below_it(zoo, caplog, monkeypatch):
+    write_picture(zoo / "loose.png")
+    (zoo / "one.dng").write_bytes(b"x")
+    assert folder.find_pictures(zoo) == [zoo / "loose.png"]
+    assert caplog.messages == [
+        f"{zoo}: ignored 1 .dng (one.dng, for example): convert to JPEG or PNG",
+    ]
+    assert folder.find_pictures(zoo, recursive=True) == sorted(zoo.rglob("*.png"))
+    monkeypatch.setattr("recollect.images.reads_heic", lambda: False)
+    (zoo / "phone").mkdir()
+    (zoo / "phone" / "1.heic").write_bytes(b"x")
+    with pytest.raises(PictureError, match=r"phone: no pictures lie directly .*1 \.heic .*recollect\[heic\]"):
+        folder.find_pictures(zoo / "phone")
+
+
+def test_folders_that_link_in_circles_are_read_once(zoo):
+    before = folder.find_items(zoo, 16)
+    for number in range(12):
+        (zoo / f"l{number}").symlink_to(".")
+        (zoo / "cat" / f"l{number}").symlink_to("..")
+    assert folder.find_items(zoo, 16)[1] == before[1]
+
+
+def test_a_link_to_a_folder_elsewhere_is_followed_and_a_second_one_is_reported(zoo, tmp_path, caplog):
+    elsewhere = write_folder(tmp_path / "elsewhere", {"yak": 3})
+    (zoo / "ape").symlink_to(elsewhere / "yak")
+    (zoo / "yak").symlink_to(elsewhere / "yak")
+    (zoo / "aardvark").symlink_to("cat")  # comes first by name, but the folder itself goes before
+    (zoo / "nowhere.png").symlink_to("nothing")
+    items, _ = folder.find_items(zoo, 16)
+    assert Counter(item.category for item in items) == {**ZOO, "ape": 3}
+    assert sorted(caplog.messages) == [
+        f"{zoo}/{name}: left out, it links to a folder that is read already" for name in ("aardvark", "yak")
+    ]
+
+
+def test_a_link_that_cannot_be_followed_is_one_line(zoo):
+    (zoo / "cat" / "bad.png").symlink_to("x" * 300)  # longer than any name may be
+    with pytest.raises(DataError, match=r"cannot look at .*cat/bad\.png: File name too long$"):
+        folder.find_items(zoo, 16)
+    with pytest.raises(DataError, match=r"cannot look at .*cat/bad\.png: File name too long$"):
+        folder.find_pictures(zoo / "cat")
 
 
 def test_an_archive_in_memory_order_does_not_matter(zoo, tmp_path):

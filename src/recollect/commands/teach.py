@@ -9,8 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.backends import Backend
-from recollect.errors import DataError, PictureError, RecollectError, StoreError
-from recollect.images import PICTURE_SUFFIXES
+from recollect.data.folder import find_items, find_pictures
+from recollect.data.imageset import Item
+from recollect.errors import DataError, RecollectError, StoreError
+from recollect.images import Picture
 from recollect.modelfile import find_model, is_ready, read_header, read_taught
 from recollect.recognition.bundle import unpack
 from recollect.recognition.recognizer import Recognizer
@@ -42,7 +44,7 @@ def default_store(model: Path) -> Path:
 
 def teach(
     model: Path,
-    lessons: Mapping[str, Sequence[Path]],
+    lessons: Mapping[str, Sequence[Picture]],
     store: str | None = None,
     *,
     thumbnails: bool = False,
@@ -102,38 +104,21 @@ def rename(
     return {"model": str(model), "store": str(path), "old": tidy(old), "new": tidy(new)}
 
 
-def lessons_in(folder: Path) -> dict[str, list[Path]]:
-    """Return the pictures of each sub-folder, by its name; refuse a folder that is laid out otherwise."""
-    layout = "a sub-folder for each category with the pictures right in it is expected"
-    if not _is_folder(folder):
-        raise DataError(f"there is no folder at {folder}: {layout}")
-    inside = _visible(folder)
-    loose = [path for path in inside if path.suffix.lower() in PICTURE_SUFFIXES and not path.is_dir()]
-    deep = [path for category in inside if category.is_dir() for path in _visible(category) if path.is_dir()]
-    for path in (*loose, *deep):
-        raise DataError(f"{path}: {layout}; move it, or leave it out")
-    lessons: dict[str, list[Path]] = {}
-    for category in inside:
-        if category.is_dir():
-            if tidy(category.name) in lessons:
-                raise DataError(f"{category}: two folders here have this name. Put their pictures into one")
-            lessons[tidy(category.name)] = pictures_in(category)
-    if not lessons:
-        raise DataError(f"{folder} holds no sub-folders: {layout}")
+def lessons_in(folder: Path) -> dict[str, list[Item]]:
+    """Return the pictures of each category of a folder or an archive, by its name."""
+    folders: dict[str, str] = {}
+    lessons: dict[str, list[Item]] = {}
+    for item in find_items(folder, 0)[0]:
+        name = tidy(item.category)
+        if folders.setdefault(name, item.category) != item.category:
+            raise DataError(f"{item.name}: two folders here have this name. Put their pictures into one")
+        lessons.setdefault(name, []).append(item)
     return lessons
 
 
 def pictures_of(paths: Sequence[Path]) -> list[Path]:
     """Return the paths, with the pictures of a folder in its place."""
-    return [picture for path in paths for picture in (pictures_in(path) if _is_folder(path) else [path])]
-
-
-def pictures_in(folder: Path) -> list[Path]:
-    """Return the pictures right in a folder, in the order of their names."""
-    found = [path for path in _visible(folder) if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()]
-    if not found:
-        raise PictureError(f"{folder}: no pictures lie directly in this folder: name one that holds some")
-    return found
+    return [picture for path in paths for picture in (find_pictures(path) if _is_folder(path) else [path])]
 
 
 def categories_report(model: Path, recognizer: Recognizer) -> dict[str, Any]:
@@ -243,7 +228,7 @@ def _opened(model: Path, backend: Backend, path: Path | None) -> Iterator[Store]
         opened.close()
 
 
-def _refuse_base_names(model: Path, lessons: Mapping[str, Sequence[Path]]) -> None:
+def _refuse_base_names(model: Path, lessons: Mapping[str, Sequence[Picture]]) -> None:
     """Name every category that is a base one, before any picture is read."""
     base = {fold(name): name for name in read_header(model).spec.categories}
     clashes = [
@@ -261,10 +246,3 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:  # such as a name too long; whoever opens it says more
         return False
-
-
-def _visible(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX")))
-    except OSError as error:
-        raise DataError(f"cannot look at {folder}: {error.strerror or error}") from error

@@ -1,6 +1,7 @@
 """Files of a data set, in a folder or in a zip or tar archive that is read without unpacking it to disk."""
 
 import io
+import logging
 import os
 import re
 import stat
@@ -8,6 +9,7 @@ import tarfile
 import threading
 import zipfile
 from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +20,10 @@ from typing import IO, Any, BinaryIO, Generic, TypeVar, cast
 from recollect.data import limits
 from recollect.data.imageset import Item, digest
 from recollect.data.tars import Ahead, Forward, Part, Span, members, tar_opener
-from recollect.errors import DataError, PictureError
-from recollect.images import PICTURE_SUFFIXES
+from recollect.errors import DataError, PictureError, one_line
+from recollect.images import HEIC_REMEDY, HEIC_SUFFIXES, UNREAD_SUFFIXES, has_picture_suffix
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -43,13 +46,16 @@ class Files(ABC):
     path: Path
     names: tuple[str, ...]  # pictures
     others: tuple[str, ...]
+    folders: tuple[str, ...]  # those that hold any of them, and empty ones
     forward_only = False  # whether reading out of order is slow beyond use
 
-    def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, path: Path, entries: Mapping[str, Entry], folders: Iterable[str] = ()) -> None:
         self.path = path
         self._entries = entries
-        self.names = tuple(name for name in entries if _is_picture(name))
-        self.others = tuple(name for name in entries if not _is_picture(name))
+        self.names = tuple(name for name in entries if has_picture_suffix(name))
+        self.others = tuple(name for name in entries if not has_picture_suffix(name))
+        around = {parent for name in entries for parent in map(str, PurePosixPath(name).parents)}
+        self.folders = tuple(sorted({*around, *folders} - {"."}))
 
     def stamp(self, names: Iterable[str]) -> str:
         """Return a digest that changes when one of these files does."""
@@ -95,14 +101,20 @@ class Files(ABC):
 
 
 class FolderFiles(Files):
-    """Files below a folder."""
+    """Files below a folder, at most `depth` folders deep."""
 
-    def __init__(self, path: Path) -> None:
-        entries = {}
-        for file in sorted(file.relative_to(path) for file in _walk(path) if file.is_file()):
-            status = (path / file).stat()
-            entries[file.as_posix()] = Entry(status.st_size, (status.st_size, status.st_mtime_ns))
-        super().__init__(path, entries)
+    def __init__(self, path: Path, depth: int = limits.MAX_DEPTH) -> None:
+        entries, folders = {}, []
+        for folder, names in _walk(path, depth):
+            inside = folder.relative_to(path)
+            folders.append(inside.as_posix())
+            for name in names:
+                status = _status(folder / name)
+                if status is not None and stat.S_ISREG(status.st_mode):
+                    mark = (status.st_size, status.st_mtime_ns)
+                    entries[(inside / name).as_posix()] = Entry(status.st_size, mark)
+        in_order = sorted(entries, key=lambda name: PurePosixPath(name).parts)
+        super().__init__(path, {name: entries[name] for name in in_order}, folders)
 
     def _stream(self, name: str) -> IO[bytes]:
         return (self.path / name).open("rb")
@@ -114,11 +126,14 @@ class ZipFiles(Files):
     def __init__(self, path: Path) -> None:
         self._archive = _Own(partial(zipfile.ZipFile, path))
         found: dict[str, Entry] = {}
+        folders = []
         try:
             limits.require_few(len(self._archive().infolist()))
             for info in self._archive().infolist():
                 kind = stat.S_IFMT(info.external_attr >> 16)
-                if not info.is_dir():
+                if info.is_dir():
+                    folders.append(PurePosixPath(info.filename).as_posix())
+                else:
                     regular = kind in {0, stat.S_IFREG}
                     _add(
                         found, info.filename, Entry(info.file_size, (info.CRC, info.file_size), info), regular
@@ -130,7 +145,7 @@ class ZipFiles(Files):
             raise DataError(
                 f"{path} is not a zip archive and no tar, or it is damaged: {_reason(error)}"
             ) from error
-        super().__init__(path, dict(sorted(found.items())))
+        super().__init__(path, dict(sorted(found.items())), folders)
 
     def credible_size(self, name: str) -> int:
         """Return the size of a file that is not packed tighter than pictures are."""
@@ -153,15 +168,19 @@ class TarFiles(Files):
 
     def __init__(self, path: Path) -> None:
         found: dict[str, Entry] = {}
+        folders = []
         status = path.stat()
         with _damage_told(str(path)), Forward(path) as archive:
             for info in members(archive):
+                if info.isdir():
+                    folders.append(PurePosixPath(info.name).as_posix())
+                    continue
                 mark = (info.size, int(info.mtime), status.st_size, status.st_mtime_ns)
                 regular = info.isreg() and info.type != tarfile.GNUTYPE_SPARSE
                 _add(found, info.name, Entry(info.size, mark, archive.position), regular)
             archive.finish()
             self.forward_only = archive.compressed
-        super().__init__(path, found)
+        super().__init__(path, found, folders)
         spans = {name: Span(entry.place, entry.size) for name, entry in found.items()}
         self._ahead = _Own(partial(Ahead, path, spans))
 
@@ -212,14 +231,14 @@ class _Told(io.RawIOBase):
         super().close()
 
 
-def open_files(path: Path, expected: str | None = None) -> Files:
-    """Open a folder, a zip or a tar archive.
+def open_files(path: Path, expected: str | None = None, depth: int = limits.MAX_DEPTH) -> Files:
+    """Open a folder, to a certain depth, or a zip or tar archive.
 
     Where pictures must be there, `expected` says which, for the error when there are none.
     """
     try:
         if path.is_dir():
-            files: Files = FolderFiles(path)
+            files: Files = FolderFiles(path, depth)
         elif path.is_file():
             files = TarFiles(path) if tar_opener(path) else ZipFiles(path)
         else:
@@ -227,16 +246,51 @@ def open_files(path: Path, expected: str | None = None) -> Files:
     except OSError as error:
         raise DataError(f"cannot look at {error.filename or path}: {error.strerror or error}") from error
     if expected is not None and not files.names:
-        raise DataError(f"{path} holds no pictures: {expected}")
+        raise DataError(f"{path} holds no pictures: {'; '.join([expected, *ignored(files)])}")
     return files
 
 
-def _walk(root: Path) -> Iterator[Path]:
-    """Yield the files below a folder, through links too, but not so deep that a loop of them matters."""
-    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
-        too_deep = len(Path(folder).relative_to(root).parts) >= limits.MAX_DEPTH
-        folders[:] = [] if too_deep else [name for name in folders if not _is_hidden(name)]
-        yield from (Path(folder, name) for name in names if not _is_hidden(name))
+def ignored(files: Files) -> list[str]:
+    """Describe the pictures in formats that are not read, if there are any: in one line, or in none."""
+    passed = [name for name in files.others if PurePosixPath(name).suffix.lower() in UNREAD_SUFFIXES]
+    if not passed:
+        return []
+    counts = Counter(PurePosixPath(name).suffix.lower() for name in passed)
+    kinds = ", ".join(f"{count} {suffix}" for suffix, count in counts.most_common(5))
+    heic = f", or read HEIC with {HEIC_REMEDY}" if counts.keys() & HEIC_SUFFIXES else ""
+    return [f"ignored {kinds} ({passed[0]}, for example): convert to JPEG or PNG{heic}"]
+
+
+def _walk(root: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
+    """Yield each folder below `root`, and itself, with the names in it that are no folders.
+
+    Links are followed after everything else, and a folder that was visited is not visited again: links may
+    lead in circles.
+    """
+    visited: set[tuple[int, int]] = set()
+    waiting = deque([root])
+    while waiting:
+        top = waiting.popleft()
+        for name, folders, names in os.walk(top, onerror=_raise):
+            folder, status = Path(name), Path(name).stat()
+            if (status.st_dev, status.st_ino) in visited:
+                folders.clear()
+                if folder == top:
+                    log.warning("%s: left out, it links to a folder that is read already", one_line(folder))
+                continue
+            visited.add((status.st_dev, status.st_ino))
+            inside = len(folder.relative_to(root).parts)
+            folders[:] = [] if inside >= depth else sorted(name for name in folders if not _is_hidden(name))
+            waiting += [folder / name for name in folders if (folder / name).is_symlink()]
+            yield folder, [name for name in names if not _is_hidden(name)]
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """Return what the system says of a file, `None` for a link that leads nowhere."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _raise(error: OSError) -> None:
@@ -278,7 +332,3 @@ def _reason(error: Exception) -> str:
 
 def _is_hidden(part: str) -> bool:
     return part.startswith((".", "__MACOSX"))
-
-
-def _is_picture(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in PICTURE_SUFFIXES

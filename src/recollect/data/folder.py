@@ -1,12 +1,13 @@
-"""A person's own pictures: a folder, or a zip of one, with one sub-folder per category."""
+"""Your own pictures: a folder or an archive with one sub-folder per category, or a folder of pictures."""
 
 import logging
 from pathlib import Path, PurePosixPath
 
-from recollect.data.files import Files, open_files
+from recollect.data import limits
+from recollect.data.files import ignored, open_files
 from recollect.data.imageset import CACHE_GB, Item, Library, decode, digest
 from recollect.data.splits import Split, held_tenth, parse_split, require_pictures, split_pictures
-from recollect.errors import DataError, one_line
+from recollect.errors import DataError, PictureError, one_line
 
 log = logging.getLogger(__name__)
 SIZE = 84
@@ -37,7 +38,10 @@ def read_library(path: Path, size: int, *, skip_bad: bool, cache_gb: float = CAC
 
 
 def find_items(path: Path, size: int) -> tuple[list[Item], str]:
-    """Return every picture of a folder per category, and the key of them all decoded to `size`."""
+    """Return every picture of a folder per category, and the key of them all decoded to `size`.
+
+    Files in formats that are not read, and categories without pictures, are named in one warning.
+    """
     files = open_files(path, EXPECTED)
     parts = [PurePosixPath(name).parts for name in files.names]
     # A zip of a folder often starts with that folder's own name.
@@ -50,20 +54,29 @@ def find_items(path: Path, size: int) -> tuple[list[Item], str]:
             )
         if part[depth].encode(errors="replace").decode() != part[depth]:
             raise DataError(f"the name of the folder {part[depth]!r} in {files.path} is no text: rename it")
-    _warn_of_empty(files, depth, {part[depth] for part in parts})
+    candidates = (parts for parts in map(PurePosixPath, files.folders) if len(parts.parts) == depth + 1)
+    empty = {folder.name for folder in candidates} - {part[depth] for part in parts}
+    _warn(path, ignored(files), sorted(name for name in empty if not name.startswith((".", "_"))))
     items = [files.item(part[depth], name) for name, part in zip(files.names, parts, strict=True)]
     return items, digest("folder", files.stamp(files.names), size)
 
 
-def _warn_of_empty(files: Files, depth: int, categories: set[str]) -> None:
-    """Name the sub-folders whose files are all of kinds that are not read, such as .heic."""
-    others = {
-        parts[depth]: name
-        for name in files.others
-        if len(parts := PurePosixPath(name).parts) == depth + 2 and not parts[depth].startswith((".", "_"))
-    }
-    for category in sorted(others.keys() - categories):
-        log.warning(
-            "%s: left out category '%s', which holds no picture that is read (%s, for one)",
-            *map(one_line, (files.path, category, others[category])),
-        )
+def find_pictures(folder: Path, *, recursive: bool = False) -> list[Path]:
+    """Return the pictures right in a folder, or also those in its sub-folders, in the order of their names.
+
+    Files in formats that are not read are named in a warning.
+    """
+    files = open_files(folder, depth=limits.MAX_DEPTH if recursive else 0)
+    if not files.names:
+        where = "no pictures are in this folder" if recursive else "no pictures lie directly in this folder"
+        raise PictureError(f"{folder}: {'; '.join([where, *ignored(files)])}: name one that holds some")
+    _warn(folder, ignored(files), [])
+    return [folder / name for name in files.names]
+
+
+def _warn(path: Path, ignored: list[str], empty: list[str]) -> None:
+    if empty:
+        names = ", ".join(f"'{name}'" for name in empty[:5]) + (", …" if len(empty) > 5 else "")
+        ignored = [*ignored, f"left out {names}, with no picture that is read"]
+    if ignored:
+        log.warning("%s: %s", one_line(path), one_line("; ".join(ignored)))

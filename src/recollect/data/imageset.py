@@ -148,11 +148,11 @@ class Library:
 
 @dataclass(frozen=True)
 class Item:
-    """A picture to be decoded: its category, its name inside the data set, where it lies, its bytes."""
+    """A picture to be decoded; it may be handed over wherever a picture is expected."""
 
     category: str
-    name: str
-    place: str
+    relative: str  # its name inside the data set
+    name: str  # where it lies, for errors and reports
     read: Callable[[], bytes]
     forward_only: bool = False  # where it lies, reading out of order is slow beyond use
 
@@ -179,7 +179,7 @@ class Undecoded:
 
     def decode(self, item: Item) -> Pixels:
         """Return one picture, (size, size, 3)."""
-        return read_pixels(item.read(), self.size, self.short_side, name=item.place)
+        return read_pixels(item, self.size, self.short_side)
 
 
 def digest(*words: object) -> str:
@@ -221,7 +221,7 @@ def decode(
         opened = _open_library(_place(key), key)  # where there was room once
         if opened is None and any(item.forward_only for item in items):
             raise DataError(
-                f"{items[0].place} lies in a compressed tar, which cannot be read out of order: unpack it, "
+                f"{items[0].name} lies in a compressed tar, which cannot be read out of order: unpack it, "
                 f"make a zip of it, or {_room_for(source.shape)}"
             )
         library, bad = opened or _undecoded_library(source, key, skip_bad=skip_bad)
@@ -274,7 +274,7 @@ def _described(items: Sequence[Item]) -> dict[str, Any]:
     return {
         "categories": categories,
         "labels": [place[item.category] for item in items],
-        "names": [item.name for item in items],
+        "names": [item.relative for item in items],
     }
 
 

@@ -129,7 +129,7 @@ def _from_tables(
     names = dict(zip(in_order, _numbered(category_of[name] for name in in_order), strict=True))
     # Decoded in the order of the files, in which alone some archives can be read quickly.
     chosen = [name for name in files.names if name in category_of]
-    items = [replace(files.item(category_of[name], name), name=names[name]) for name in chosen]
+    items = [replace(files.item(category_of[name], name), relative=names[name]) for name in chosen]
     key = digest("mini-imagenet", files.stamp(chosen), sorted(category_of.items()), size)
     library = decode(items, key=key, size=size, skip_bad=skip_bad, cache_gb=cache_gb)
     lost = {*category_of.values()} - {*library.categories}

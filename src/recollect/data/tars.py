@@ -214,8 +214,7 @@ def members(archive: Forward) -> Iterator[tarfile.TarInfo]:
         told = {}
         has_content = info.isreg() or info.type not in tarfile.SUPPORTED_TYPES
         after = archive.position + (_blocks(info.size) if has_content else 0)
-        if not info.isdir():
-            yield info
+        yield info
         archive.skip(after)
 
 
