@@ -102,10 +102,8 @@ def beside_the_extractor():
 def beside_a_small_extractor(folder):
     """The microseconds that teaching and predicting take beside the pass of a small extractor."""
     backend = torch_backend("c64f", 32)
-    owner = Owner(backend.fingerprint, backend.base_vectors.shape[1])
     pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
-    stores = open_store(None, owner), open_store(folder / "small.sqlite", owner)
-    memory, sqlite = (Recognizer(backend, store) for store in stores)
+    memory, sqlite = Recognizer(backend), Recognizer(backend, folder / "small.sqlite")
     numbers = iter(range(10_000))
     five, one, teach, teach_sqlite, predict, predict_sqlite = (
         seconds * 1e6
@@ -139,17 +137,11 @@ def content(categories, examples):
     return Content(listed, categories, len(kept))
 
 
-def filled(place, categories, examples=1):
-    """Return a store that holds random categories."""
-    store = open_store(place, Owner(FINGERPRINT, WIDTH))
-    store.fill(content(categories, examples))
-    return store
-
-
 def scoring(categories):
     """Scores of all base and taught categories, against one product with a matrix of as many rows."""
     matrix = vectors(BASE + categories, 4)
-    recognizer = Recognizer(GivenFeatures(64), filled(None, categories))
+    recognizer = Recognizer(GivenFeatures(64))
+    recognizer._start(content(categories, 1), None)  # noqa: SLF001
     for pictures in (1, 64):
         features = vectors(pictures, 2)
         times = max(1, 20_000_000 // (categories * pictures) // 10)
@@ -169,7 +161,9 @@ def in_another_process(what, *arguments):
 
 
 def fill_file(path, categories, examples):
-    filled(path, categories, examples).close()
+    store = open_store(path, Owner(FINGERPRINT, WIDTH))
+    store.fill(content(categories, examples))
+    store.close()
     return 0
 
 
@@ -177,11 +171,11 @@ def growth(path):
     """Return how much resident memory a recogniser takes that opens a store and scores a picture."""
     backend = GivenFeatures(1)
     features = vectors(1, 2)
-    empty = Recognizer(backend, open_store(f"{path}.empty", Owner(FINGERPRINT, WIDTH)))
+    empty = Recognizer(backend, f"{path}.empty")
     empty._scores(features)  # noqa: SLF001
     gc.collect()
     before = resident()
-    recognizer = Recognizer(backend, open_store(path, Owner(FINGERPRINT, WIDTH)))
+    recognizer = Recognizer(backend, path)
     recognizer._scores(features)  # noqa: SLF001
     gc.collect()
     return resident() - before
@@ -191,7 +185,7 @@ def opening(path):
     """Return the seconds until a recogniser has opened a store and scored a picture."""
     backend = GivenFeatures(1)
     began = time.perf_counter()
-    recognizer = Recognizer(backend, open_store(path, Owner(FINGERPRINT, WIDTH)))
+    recognizer = Recognizer(backend, path)
     recognizer._scores(vectors(1, 2))  # noqa: SLF001
     return time.perf_counter() - began
 

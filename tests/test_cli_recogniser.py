@@ -123,7 +123,7 @@ def test_teaching_tells_what_it_did_though_another_process_changes_it_at_once(
         (7, "okapi", 3, 6),
         (9, "quoll", 2, 2),
     ]
-    assert all(len(one["leans_on"]) == 3 for one in told)
+    assert [one["leans_on"] for one in told] == [[], []]  # there is nothing by these names any more
     assert names(answer, taught) == ["zebra", "tapir"]
 
 

@@ -11,9 +11,9 @@ from benchmarks.imagenet_model import REPORTED, network_scores, part_of, percent
 from pictures import write_picture
 from pretrained import DATA, needs_weights
 from recollect import Recognizer, pretrained
-from recollect.commands.teach import default_store
 from recollect.errors import ModelError
 from recollect.modelfile import FORMAT, find_model, is_ready, load_model, read_header
+from recollect.recognition.opening import default_store
 from recollect.system.disk import data_folder
 
 FEATURES = Path(DATA or "") / "imagenet-lite0"

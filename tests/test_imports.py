@@ -32,11 +32,11 @@ ALLOWED = {
     "training": DATA | {"evaluation", "presets"},
     "methods": TRAINING,
     "reproduce": TRAINING | {"methods"},
-    "backends": {"errors", "model", "modelfile"},
+    "backends": {"errors", "system", "model", "modelfile"},
     "recognition": RECOGNITION - {"recognition"},
     "estimator": {"errors", "model", "training", "recognition"},
     "commands": TRAINING | RECOGNITION,
-    "__init__": {"recognition", "estimator"},
+    "__init__": {"errors", "recognition", "estimator"},
     "cli": TRAINING | RECOGNITION | {"methods", "reproduce", "commands", "__init__"},
 }
 

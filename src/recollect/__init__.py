@@ -1,12 +1,49 @@
 """Recollect: dynamic few-shot visual learning without forgetting (Gidaris & Komodakis, CVPR 2018)."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recollect.errors import (
+        ArgumentError,
+        ConfigError,
+        DataError,
+        EstimatorError,
+        ExtraError,
+        ModelError,
+        PictureError,
+        RecollectError,
+        StorageError,
+        StoreError,
+    )
     from recollect.estimator import RecollectClassifier
-    from recollect.recognition.recognizer import Prediction, Recognizer
+    from recollect.recognition.recognizer import Recognizer
+    from recollect.recognition.results import Category, Example, Prediction, Scores
 
-__all__ = ["Prediction", "Recognizer", "RecollectClassifier", "__version__"]
+__all__ = [
+    "ArgumentError",
+    "Category",
+    "ConfigError",
+    "DataError",
+    "EstimatorError",
+    "Example",
+    "ExtraError",
+    "ModelError",
+    "PictureError",
+    "Prediction",
+    "Recognizer",
+    "RecollectClassifier",
+    "RecollectError",
+    "Scores",
+    "StorageError",
+    "StoreError",
+    "__version__",
+]
+_MODULES = {
+    "Recognizer": "recognition.recognizer",
+    "RecollectClassifier": "estimator",
+    **dict.fromkeys(("Category", "Example", "Prediction", "Scores"), "recognition.results"),
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
@@ -15,12 +52,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
         from importlib.metadata import version
 
         return version("recollect")
-    if name == "RecollectClassifier":
-        from recollect.estimator import RecollectClassifier
+    if name not in __all__:
+        raise AttributeError(f"module 'recollect' has no attribute {name!r}")
+    return getattr(import_module(f"recollect.{_MODULES.get(name, 'errors')}"), name)
 
-        return RecollectClassifier
-    if name in __all__:
-        from recollect.recognition import recognizer
 
-        return getattr(recognizer, name)
-    raise AttributeError(f"module 'recollect' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__

@@ -62,5 +62,9 @@ class StoreError(RecollectError):
     """A store of taught categories that cannot be used, or a category that is not in it."""
 
 
+class ArgumentError(RecollectError, ValueError):
+    """An argument that no call takes; a ValueError too."""
+
+
 class EstimatorError(RecollectError, ValueError):
     """What an estimator cannot use; a ValueError too, as scikit-learn's conventions ask."""

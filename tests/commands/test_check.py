@@ -14,11 +14,11 @@ from pictures import write_folder, write_picture, write_zip
 from recollect import Recognizer
 from recollect.commands import check
 from recollect.commands.check import check_folder, check_table
-from recollect.commands.teach import default_store
 from recollect.data import folder as folder_data
 from recollect.errors import DataError, ModelError, PictureError
 from recollect.model.spec import Calibration, Unknown
 from recollect.modelfile import TrainedOn, find_model, read_header, save_model, write_model
+from recollect.recognition.opening import default_store
 
 KNOWN = ("ant", "bee", "[red]cat", "dog")
 COUNTS = {"ant": 12, "bee": 9, "[red]cat": 5, "yeti": 3, "yak": 2}

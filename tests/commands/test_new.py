@@ -144,7 +144,7 @@ def test_a_model_with_base_categories_keeps_their_scores_when_it_is_refit(run, t
     new = Recognizer.load("third", extractor=NAME)
     picture = tmp_path / "lessons" / "blue" / "0.png"
     old = Recognizer.load("again", store="again/taught.sqlite", extractor=NAME)
-    base, novel = old.scores(picture)
+    base, novel, _ = old.scores(picture)
     np.testing.assert_allclose(new.scores(picture)[0], np.concatenate([base, novel], 1), rtol=1e-4, atol=1e-4)
     assert new.scores(picture)[1].shape == (1, 0)
     before, after = (load_model(name, NAME).generator.state_dict() for name in ("again", "third"))

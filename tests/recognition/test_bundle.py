@@ -16,7 +16,6 @@ from recollect import Recognizer
 from recollect.backends.torch import TorchBackend
 from recollect.errors import ModelError, StorageError
 from recollect.modelfile import FORMAT, fingerprint, load_model, read_header, save_model, summarise
-from recollect.store import Owner, open_store
 
 PROBES = [pixels_of(1000 + number) for number in range(3)]
 
@@ -57,8 +56,7 @@ def saved(tmp_path_factory, make_model):
 @pytest.mark.parametrize("source", ["memory", "sqlite"])
 @pytest.mark.parametrize("target", ["memory", "sqlite"])
 def test_a_saved_recogniser_comes_back_whole(tmp_path, tiny_model, source, target):
-    owner = Owner(TorchBackend(tiny_model).fingerprint, 32)
-    recognizer = taught(tiny_model, open_store(None if source == "memory" else tmp_path / "a.sqlite", owner))
+    recognizer = taught(tiny_model, None if source == "memory" else tmp_path / "a.sqlite")
     recognizer.save(tmp_path / "zoo.safetensors")
     place = None if target == "memory" else tmp_path / "b.sqlite"
     again = Recognizer.load(tmp_path / "zoo.safetensors", place)
@@ -120,8 +118,7 @@ def test_saving_on_a_full_disk_keeps_the_old_file(saved, tmp_path):
 
 
 def test_saving_while_another_process_forgets_writes_what_was_there_at_one_moment(tmp_path, tiny_model):
-    owner = Owner(TorchBackend(tiny_model).fingerprint, 32)
-    recognizer = taught(tiny_model, open_store(tmp_path / "a.sqlite", owner))
+    recognizer = taught(tiny_model, tmp_path / "a.sqlite")
     with sqlite3.connect(tmp_path / "a.sqlite") as other:  # a change that is not committed yet
         other.execute("PRAGMA foreign_keys = ON")
         other.execute("DELETE FROM categories WHERE name = 'okapi'")

@@ -11,13 +11,15 @@ from recollect.errors import ModelError
 from recollect.model.generator import AttentionGenerator
 from recollect.model.model import Model
 from recollect.modelfile import PAPER, Header, digest_of, load_model, read_header, weights_of
+from recollect.system.machine import find_device
 
 
 class TorchBackend:
-    """Computes with a model in evaluation mode."""
+    """Computes with a model in evaluation mode, on one device."""
 
-    def __init__(self, model: Model, header: Header | None = None) -> None:
-        self._model = model.eval()
+    def __init__(self, model: Model, header: Header | None = None, device: str = "cpu") -> None:
+        self.device = find_device(device)
+        self._model = model.eval().to(self.device)
         self._extractor = model.extractor.for_inference()
         self.header = header or Header(spec=model.spec)
         self.fingerprint = digest_of(model.spec, self.weights())
@@ -25,7 +27,7 @@ class TorchBackend:
         self.scale = float(model.classifier.scale.detach())
 
     @classmethod
-    def load(cls, path: str | Path, extractor: str | None = None) -> "TorchBackend":
+    def load(cls, path: str | Path, extractor: str | None = None, device: str = "auto") -> "TorchBackend":
         """Read a model; one whose extractor is a caller's own code only where it is named again."""
         header = read_header(path)
         if header.method != PAPER:
@@ -33,18 +35,18 @@ class TorchBackend:
                 f"{path} is a model of the method {header.method}, made to be compared with: "
                 "only `recollect evaluate` can use it"
             )
-        return cls(load_model(path, extractor), header)
+        return cls(load_model(path, extractor), header, device)
 
     @torch.inference_mode()
     def embed(self, pixels: npt.NDArray[np.uint8]) -> Floats:
         """Return the features (n, d) of pixels (n, size, size, 3)."""
-        features: Floats = self._model.embed(torch.from_numpy(pixels), self._extractor).numpy()
+        features: Floats = self._model.embed(self._tensor(pixels), self._extractor).cpu().numpy()
         return features
 
     @torch.inference_mode()
     def generate(self, features: Floats) -> Floats:
         """Return each example's term (n, d)."""
-        terms: Floats = self._model.terms(torch.from_numpy(features)).numpy()
+        terms: Floats = self._model.terms(self._tensor(features)).cpu().numpy()
         return terms
 
     @torch.inference_mode()
@@ -53,10 +55,13 @@ class TorchBackend:
         generator = self._model.generator
         if not isinstance(generator, AttentionGenerator):
             return None
-        seen = self._model.classifier.view(torch.from_numpy(features))
-        leaning: Floats = generator.attend(seen).numpy()
+        seen = self._model.classifier.view(self._tensor(features))
+        leaning: Floats = generator.attend(seen).cpu().numpy()
         return leaning
 
     def weights(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return every weight by its name in a model file."""
         return weights_of(self._model)
+
+    def _tensor(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(values).to(self.device)

@@ -124,16 +124,16 @@ def teach_five(model: Model, split: Split, novel: ImageSet) -> Lesson:
     """Teach five test characters from one picture each; compare base scores before and after."""
     recognizer = Recognizer(TorchBackend(model))
     base_pixels = split.base_test.take(np.arange(len(split.base_test)))
-    before, _ = recognizer.scores(base_pixels)
+    before = recognizer.scores(base_pixels).base
     examples, queries = {}, {}
     for label, name in list(enumerate(novel.categories))[::4]:  # one of every few scripts
         pixels = novel.take(np.flatnonzero(novel.labels == label))
         examples[name], queries[name] = pixels[0], pixels[1:]
         recognizer.teach(name, pixels[0])
-    after, taught = recognizer.scores(base_pixels)
+    after, taught, _ = recognizer.scores(base_pixels)
     labels = split.base_test.labels
     answers = {
-        name: [best[0].category for best in recognizer.predict(pixels, top=1)]  # type: ignore[index]
+        name: [best[0].category for best in recognizer.predict(pixels, top=1)]
         for name, pixels in queries.items()
     }
     right = [answer == name for name, given in answers.items() for answer in given]

@@ -24,9 +24,10 @@ from recollect.model.generator import AttentionGenerator, MeanGenerator, compose
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, GeneratorKind, ModelSpec, bias_at
 from recollect.modelfile import Header, load_model, read_header, stamp
-from recollect.recognition.recognizer import Recognizer
+from recollect.recognition.bundle import save_bundle
+from recollect.recognition.results import Example
 from recollect.recognition.scoring import joint_scores
-from recollect.store import Example, NewExample, Owner, open_store
+from recollect.store import NewExample, Owner, new_name, open_store
 from recollect.training.calibration import calibrate
 from recollect.training.head import learn_generator, train_head
 
@@ -69,7 +70,7 @@ def refit(
         taught = [one.name for one in recognizer.categories() if one.origin == "novel"]
         examples = {name: recognizer.examples(name) for name in taught}
     old, header = load_model(model, extractor), read_header(model)
-    names = tuple(name for name in taught if len(examples[name]) >= ENOUGH)
+    names = tuple(new_name(name) for name in taught if len(examples[name]) >= ENOUGH)
     if len(names) < 2:
         raise RecollectError(
             f"{len(names)} of {len(taught)} taught categories have {ENOUGH} examples or more, and 2 such "
@@ -215,4 +216,4 @@ def _save(path: Path, model: Model, header: Header, examples: dict[str, list[Exa
         terms = backend.generate(features)
         small = [example.thumbnail for example in kept]
         store.add(name, [NewExample(*values) for values in zip(features, terms, small, strict=True)])
-    Recognizer(backend, store).save(path)
+    save_bundle(path, backend, store.content())

@@ -1,45 +1,39 @@
 """What the commands teach, forget, rename and categories do, and how they open a model's store."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
-from recollect.backends import Backend
 from recollect.data.folder import find_items, find_pictures
 from recollect.data.imageset import Item
 from recollect.errors import DataError, RecollectError, StoreError
 from recollect.images import Picture
-from recollect.modelfile import find_model, is_ready, read_header, read_taught
-from recollect.recognition.bundle import unpack
+from recollect.modelfile import read_header
+from recollect.recognition.opening import DEFAULT, store_file
 from recollect.recognition.recognizer import Recognizer
-from recollect.store import Owner, Store, fold, open_store, store_path, tidy
-from recollect.system.disk import data_folder
+from recollect.store import fold, new_name, tidy
 from recollect.system.progress import track
 
 T = TypeVar("T")
-STORE_NAME = "taught.sqlite"
 _LEANS_ON = 3  # base categories told of each taught one
 _SHOWN = 10  # base categories listed unless all are asked for
 
 
-@contextmanager
-def reading(model: Path, store: str | None, extractor: str | None = None) -> Iterator[Recognizer]:
-    """Give a recogniser with what a model was taught; nothing is written, not even an empty store."""
-    path = _existing(model, store)
-    backend = _load(model, extractor)
-    with _opened(model, backend, path) as opened:
-        yield Recognizer(backend, opened)
-
-
-def default_store(model: Path) -> Path:
-    """Return the file that keeps what a model was taught, unless another is named."""
-    if is_ready(model):
-        return data_folder() / find_model(model).stem / STORE_NAME
-    return find_model(model).parent / STORE_NAME
+def reading(model: Path, store: str | None, extractor: str | None = None) -> Recognizer:
+    """Return a recogniser with what a model was taught; a store that is named must be there."""
+    if store is not None:
+        path = store_file(model, store)
+        try:
+            if path is not None and not path.exists():
+                raise StoreError(
+                    f"there is no store at {path}: check --store, or teach something into it first"
+                )
+        except OSError as error:
+            raise StoreError(f"cannot look at {path}: {error.strerror or error}") from error
+    return Recognizer.load(model, store or DEFAULT, extractor=extractor)
 
 
 def teach(
@@ -53,34 +47,24 @@ def teach(
     """Teach categories from pictures, all of them or none: the result of `recollect teach`.
 
     `taught` has for each category its `id`, `name`, the pictures `added` now, all its `examples`, and under
-    `leans_on` the base categories that the added pictures' share of its vector draws on most (`category`,
-    `share`), where the model's generator pays attention to any.
+    `leans_on` the base categories that its vector draws on most (`category`, `share`), where the model's
+    generator pays attention to any.
     """
     path = _kept(model, store)
-    lessons = {tidy(name): pictures for name, pictures in lessons.items()}
+    lessons = {new_name(name): pictures for name, pictures in lessons.items()}
     _refuse_base_names(model, lessons)
-    backend = _load(model, extractor)
-    # Everything that can be wrong with names and pictures shows before the store is opened or made.
-    rehearsal = Recognizer(backend)
-    for name, pictures in track(lessons.items(), "teaching", len(lessons)):
-        rehearsal.teach(name, pictures, thumbnails=thumbnails)
-    with _opened(model, backend, path) as opened:
-        kept = opened.add_all({name: rehearsal.examples(name) for name in lessons})
-    attentive = backend.header.spec.generator == "attention"
-    # Not read again from the store: another process may have renamed or forgotten them since.
-    taught = [
-        {
-            "id": rehearsal.category(one).id,
-            "name": one.name,
-            "added": len(lessons[one.name]),
-            "examples": one.examples,
-            "leans_on": [
-                {"category": category, "share": share}
-                for category, share in (rehearsal.explain(one.name, _LEANS_ON) if attentive else [])
-            ],
-        }
-        for one in kept
-    ]
+    with Recognizer.load(model, path, extractor=extractor) as recognizer:
+        kept = recognizer.teach_all(track(lessons.items(), "teaching", len(lessons)), thumbnails=thumbnails)
+        taught = [
+            {
+                "id": one.id,
+                "name": one.name,
+                "added": len(lessons[one.name]),
+                "examples": one.examples,
+                "leans_on": _leans_on(recognizer, one.name),
+            }
+            for one in kept
+        ]
     return {"model": str(model), "store": str(path), "taught": taught}
 
 
@@ -179,53 +163,25 @@ def _change(
     model: Path, store: str | None, change: Callable[[Recognizer], T], extractor: str | None
 ) -> tuple[Path, T]:
     """Change what a model was taught; return where that is kept, and what the change gave."""
-    path, there, backend = _kept(model, store), _existing(model, store), _load(model, extractor)
-    with _opened(model, backend, there) as opened:
-        result = change(Recognizer(backend, opened))
-    if there is None:  # a saved recogniser: its categories move to a store, now that nothing is wrong
-        with _opened(model, backend, path) as opened:
-            result = change(Recognizer(backend, opened))
-    return path, result
+    path = _kept(model, store)
+    with reading(model, store, extractor) as recognizer:
+        return path, change(recognizer)
+
+
+def _leans_on(recognizer: Recognizer, name: str) -> list[dict[str, Any]]:
+    try:
+        leaning = recognizer.explain(name, _LEANS_ON)
+    except RecollectError:  # no attention, or another process has renamed or forgotten it
+        return []
+    return [{"category": category, "share": share} for category, share in leaning]
 
 
 def _kept(model: Path, store: str | None) -> Path:
     """Return the file of the store that outlives the command."""
-    path = default_store(model) if store is None else store_path(store)
+    path = store_file(model, store or DEFAULT)
     if path is None:
         raise StoreError("--store memory: would be gone when the command ends: name a file")
     return path
-
-
-def _existing(model: Path, store: str | None) -> Path | None:
-    """Return the file of the store that is there, or `None` for one in memory."""
-    path = default_store(model) if store is None else store_path(store)
-    try:
-        if path is None or path.exists():
-            return path
-    except OSError as error:
-        raise StoreError(f"cannot look at {path}: {error.strerror or error}") from error
-    if store is not None:
-        raise StoreError(f"there is no store at {path}: check --store, or teach something into it first")
-    return None
-
-
-def _load(model: Path, extractor: str | None) -> Backend:
-    from recollect.backends.torch import TorchBackend
-
-    return TorchBackend.load(model, extractor)
-
-
-@contextmanager
-def _opened(model: Path, backend: Backend, path: Path | None) -> Iterator[Store]:
-    """Open a store, as `Recognizer.load` does, and close it at the end."""
-    width = backend.base_vectors.shape[1]
-    content = unpack(*read_taught(model), width)
-    opened = open_store(path, Owner(backend.fingerprint, width))
-    try:
-        opened.fill(content)
-        yield opened
-    finally:
-        opened.close()
 
 
 def _refuse_base_names(model: Path, lessons: Mapping[str, Sequence[Picture]]) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recollect.backends import Backend
 from recollect.errors import ModelError, StoreError
-from recollect.modelfile import TAUGHT, Header, KeptCategory, KeptExample
-from recollect.store import Content, Example, Taught, fold, tidy
+from recollect.modelfile import TAUGHT, Header, KeptCategory, KeptExample, write_model
+from recollect.store import Content, Example, Taught, fold, new_name
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
@@ -38,6 +39,12 @@ def pack(content: Content) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.gen
         f"{TAUGHT}terms": np.stack([one.term for one in kept]),
         f"{TAUGHT}thumbnails": np.frombuffer(b"".join(one.thumbnail or b"" for one in kept), np.uint8),
     }
+
+
+def save_bundle(path: str | Path, backend: Backend, content: Content) -> None:
+    """Write a model and what it was taught to one file."""
+    words, tensors = pack(content)
+    write_model(path, backend.header.model_copy(update=words), {**backend.weights(), **tensors})
 
 
 def unpack(path: Path, header: Header, tensors: Tensors, width: int) -> Content:
@@ -79,7 +86,7 @@ def _wrong_words(header: Header, kept: list[KeptExample]) -> str | None:
     if len({fold(name) for name in names}) != len({*map(fold, header.spec.categories)}) + len(header.taught):
         return "two of them, or one and a base category, have the same name"
     try:
-        strange = [category.name for category in header.taught if tidy(category.name) != category.name]
+        strange = [category.name for category in header.taught if new_name(category.name) != category.name]
     except StoreError as error:
         return str(error)
     return f"the name {strange[0]!r} is not in the form that is kept" if strange else None

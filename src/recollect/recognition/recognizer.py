@@ -1,48 +1,44 @@
 """What people hold: a recogniser that is taught categories while it is used."""
 
+import os
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import islice
 from pathlib import Path
-from typing import Literal, overload
+from types import TracebackType
+from typing import Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 
-from recollect.backends import Backend, Floats
-from recollect.errors import ModelError, RecollectError
-from recollect.images import Picture, are_many, read_batch, thumbnail
+from recollect.backends import Backend
+from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError
+from recollect.images import Picture, are_many, read_pixels, thumbnail
 from recollect.model.spec import bias_at
-from recollect.modelfile import read_taught, write_model
-from recollect.recognition.bundle import pack, unpack
+from recollect.modelfile import read_taught
+from recollect.recognition.bundle import save_bundle, unpack
+from recollect.recognition.opening import store_file
+from recollect.recognition.results import Category, Example, Floats, Prediction, Scores
 from recollect.recognition.scoring import clearance, joint_scores, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, lengths, unit
-from recollect.store import Example, NewExample, Owner, Store, Taught, fold, open_store, tidy
+from recollect.store import (
+    Content,
+    NewExample,
+    Owner,
+    Store,
+    Taught,
+    fold,
+    new_name,
+    open_store,
+    store_path,
+    tidy,
+)
 
-Origin = Literal["base", "novel"]
 Among = Literal["all", "base", "novel"]
-_AT_ONCE = 500  # categories taken over together, to spare memory
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One answer: a category, how probable it is, and whether it was learned (base) or taught (novel).
-
-    For a picture of no known category the first answer is "unknown", of origin "unknown".
-    """
-
-    category: str
-    probability: float
-    origin: Origin | Literal["unknown"]
-
-
-@dataclass(frozen=True)
-class Category:
-    """A category that a recogniser knows; its id stays its own, whatever is taught or forgotten."""
-
-    id: int
-    name: str
-    origin: Origin
-    examples: int | None  # taught pictures; base categories keep none
+Array4d = np.ndarray[tuple[int, int, int, int], np.dtype[np.uint8]]
+Pictures = Array4d | Iterable[Picture]
+T = TypeVar("T")
+_BATCH = 32  # pictures in memory at a time
+_CATEGORIES_AT_ONCE = 500  # whose terms are in memory at a time
 
 
 class Recognizer:
@@ -50,88 +46,140 @@ class Recognizer:
 
     Base and taught scores are products over matrices of fixed shapes, so base scores stay bit-identical
     however much is taught, and forgetting a category restores every score. Threads may share a recogniser.
+
+    A picture is a path, the bytes of a file, a PIL image or an array of uint8 (height, width, 3). Where many
+    are taken, they may be a list, a generator or an array (n, height, width, 3); only a few of them are in
+    memory at a time.
     """
 
-    def __init__(self, backend: Backend, store: Store | None = None) -> None:
+    def __init__(self, backend: Backend, store: str | Path | None = None) -> None:
+        """Compute with a backend; keep taught categories in the store at a path, or in memory."""
         self._backend = backend
         self._spec = backend.header.spec
         width = backend.base_vectors.shape[1]
-        self._store = store or open_store(None, Owner(backend.fingerprint, width))
+        self._owner = Owner(backend.fingerprint, width)
         self._base_vectors = self._view(backend.base_vectors)
         self._base_names = {fold(name): name for name in self._spec.categories}
         self._taught: dict[int, Taught] = {}
-        self._columns: list[Taught] | None = []  # the taught categories in the order of their scores
+        self._listed: tuple[Category, ...] | None = None  # the categories in the order of their scores
         self._vectors = VectorTable(width)
-        self._seen: object = object()  # no state of any store
         self._lock = threading.RLock()
+        self._start(Content(), store_path(store))
 
     @classmethod
     def load(
-        cls, model: str | Path, store: str | Path | None = None, *, extractor: str | None = None
-    ) -> "Recognizer":
-        """Load a model file, a run folder, or a model that comes ready ("imagenet").
+        cls,
+        model: str | Path,
+        store: str | Path | None = None,
+        *,
+        device: str = "auto",
+        extractor: str | None = None,
+    ) -> Self:
+        """Load a model file, a run folder, or a model that comes with the package ("imagenet").
 
-        Taught categories live in memory, or in the store at a path. A file that `save` wrote brings its
-        taught categories along, into memory or into a new store. A model whose extractor is your own code
-        loads only where you name it again: `extractor="module:package.module:callable"`.
+        `store` says where taught categories are kept: in memory (`None`), in the SQLite file at a path, or in
+        the one that the command line uses for this model (`"default"`: `taught.sqlite` beside the model file,
+        or in the user's data folder for models that come with the package). The file is made when you first
+        teach. A file that `save` wrote brings its taught categories along.
+
+        `device` is "auto" (CUDA, then MPS, then the CPU), "cpu", "cuda" or "mps". A model whose extractor is
+        your own code loads only if you name it again: `extractor="module:package.module:callable"`.
         """
         from recollect.backends.torch import TorchBackend
 
-        backend = TorchBackend.load(model, extractor)
-        width = backend.base_vectors.shape[1]
-        content = unpack(*read_taught(model), width)  # before a store is made for what cannot be used
-        opened = open_store(store, Owner(backend.fingerprint, width))
-        opened.fill(content)
-        return cls(backend, opened)
+        path = store_file(model, store)
+        backend = TorchBackend.load(model, extractor, device)
+        content = unpack(*read_taught(model), backend.base_vectors.shape[1])
+        recognizer = cls(backend)
+        recognizer._start(content, path)
+        return recognizer
+
+    def _start(self, content: Content, path: Path | None) -> None:
+        """Begin with what a bundle brought, in memory; a store that is there already is opened."""
+        self._opened: Store | None = open_store(None, self._owner)
+        self._opened.fill(content)
+        self._later = path  # the file of a store that is not open yet, and perhaps not there
+        self._seen: object = object()  # no state of any store
+        self._refresh()
+
+    def close(self) -> None:
+        """Close the store; the recogniser cannot be used afterwards."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+            self._opened = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        kept = self._later or getattr(self._opened, "path", None) or "memory"
+        state = "closed" if self._opened is None else f"{len(self._taught)} taught, kept in {kept}"
+        return f"<Recognizer: {self._spec.extractor}, {len(self._spec.categories)} base categories, {state}>"
 
     def save(self, path: str | Path) -> None:
         """Write the model and its taught categories to one file, which `load` restores."""
-        words, tensors = pack(self._store.content())
-        header = self._backend.header.model_copy(update=words)
-        write_model(path, header, {**self._backend.weights(), **tensors})
+        with self._lock:
+            self._refresh()
+            content = self._store.content()
+        save_bundle(path, self._backend, content)
 
     def categories(self) -> list[Category]:
         """Return all categories: base ones first, then taught ones in the order of teaching."""
         with self._lock:
-            self._look()
-            base = [Category(k, name, "base", None) for k, name in enumerate(self._spec.categories)]
-            return [*base, *map(self.category, self._in_order())]
+            self._refresh()
+            return list(self._in_order())
 
-    def teach(
-        self, name: str, pictures: Picture | Sequence[Picture], *, thumbnails: bool = False
-    ) -> Category:
+    def teach(self, name: str, pictures: Picture | Pictures, *, thumbnails: bool = False) -> Category:
         """Add a category from one or a few pictures, or more pictures to a category taught before.
 
         With `thumbnails` a small copy of each picture is kept with it.
         """
-        name = self._new_name(name)
-        features = self._embed(pictures)
-        terms = _finite("generator", self._backend.generate(features))
-        many: Sequence[Picture] = pictures if are_many(pictures) else [pictures]  # type: ignore[assignment, list-item]
-        small = [thumbnail(picture) for picture in many] if thumbnails else [None] * len(features)
-        examples = [NewExample(*values) for values in zip(features, terms, small, strict=True)]
+        return self.teach_all({name: pictures}, thumbnails=thumbnails)[0]
+
+    def teach_all(
+        self,
+        pictures: Mapping[str, Picture | Pictures] | Iterable[tuple[str, Picture | Pictures]],
+        *,
+        thumbnails: bool = False,
+    ) -> list[Category]:
+        """Teach several categories, by name, all of them or none; return them in the same order.
+
+        Pairs of a name and its pictures are read one after the other, as from a progress bar.
+        """
+        pairs = pictures.items() if isinstance(pictures, Mapping) else pictures
+        new: dict[str, list[NewExample]] = {}
+        for name, some in pairs:
+            name = self._new_name(name)  # noqa: PLW2901
+            new.setdefault(name, []).extend(self._new_examples(some, thumbnails=thumbnails))
         with self._lock:
-            taught = self._store.add(name, examples)
-            self._learn([taught])
-            return self.category(taught)
+            taught = self._change(lambda store: store.add_all(new))
+            self._learn(taught)
+            return [self._category(one) for one in taught]
 
     def forget(self, name: str) -> None:
         """Remove a taught category."""
         with self._lock:
             taught = self._find(name)
-            self._store.remove(taught.id)
+            self._change(lambda store: store.remove(taught.id))
             self._drop(taught.id)
 
     def examples(self, name: str) -> list[Example]:
-        """Return what is kept of the pictures that a category was taught from."""
+        """Return what is kept of the pictures that a category was taught from, in the order of teaching."""
         with self._lock:
-            return self._store.examples(self._find(name).id)
+            kept = self._store.examples(self._find(name).id)
+        return [Example(one.id, one.added, one.feature, one.thumbnail) for one in kept]
 
     def forget_example(self, example: int) -> None:
         """Remove one picture of a taught category, by its id; with its last one a category is forgotten."""
         with self._lock:
-            self._look()
-            changed = self._store.remove_example(example)
+            self._refresh()
+            changed = self._change(lambda store: store.remove_example(example))
             if changed.examples:
                 self._learn([changed])
             else:
@@ -142,28 +190,31 @@ class Recognizer:
         new = self._new_name(new)
         with self._lock:
             taught = self._find(old)
-            self._store.rename(taught.id, new)
+            self._change(lambda store: store.rename(taught.id, new))
             self._learn([Taught(taught.id, new, taught.examples, taught.revision + 1)])
 
-    def scores(self, pictures: Picture | Sequence[Picture]) -> tuple[Floats, Floats]:
-        """Return the raw scores of pictures over base (n, k) and over taught categories (n, taught)."""
-        return self._scores(self._embed(pictures))[:2]
+    def features(self, pictures: Picture | Pictures) -> Floats:
+        """Return the features (n, d) of pictures, as the extractor gives them."""
+        return np.concatenate([features for features, *_ in self._batches(pictures)])
 
+    def scores(self, pictures: Picture | Pictures) -> Scores:
+        """Return the raw scores of pictures over base (n, k) and over taught categories (n, taught)."""
+        return self._scores(self.features(pictures))
+
+    @overload
+    def predict(  # type: ignore[overload-overlap]  # an array of any shape may be either
+        self, pictures: Array4d, top: int = 5, among: Among = "all", *, unknown: bool = True
+    ) -> list[list[Prediction]]: ...
     @overload
     def predict(  # type: ignore[overload-overlap]  # a path is a sequence of strings to the type checker
         self, pictures: Picture, top: int = 5, among: Among = "all", *, unknown: bool = True
     ) -> list[Prediction]: ...
     @overload
     def predict(
-        self, pictures: Sequence[Picture], top: int = 5, among: Among = "all", *, unknown: bool = True
+        self, pictures: Iterable[Picture], top: int = 5, among: Among = "all", *, unknown: bool = True
     ) -> list[list[Prediction]]: ...
     def predict(
-        self,
-        pictures: Picture | Sequence[Picture],
-        top: int = 5,
-        among: Among = "all",
-        *,
-        unknown: bool = True,
+        self, pictures: Picture | Pictures, top: int = 5, among: Among = "all", *, unknown: bool = True
     ) -> list[Prediction] | list[list[Prediction]]:
         """Return the `top` most probable answers for a picture, or a list of them for each of many.
 
@@ -172,38 +223,48 @@ class Recognizer:
         rest is shared out among the nearest categories, which follow. With `unknown=False`, or asked among
         base or novel categories only, the picture is taken to be of one of them.
         """
+        if top < 1:
+            raise ArgumentError(f"top={top}: ask for at least 1 answer")
+        if among not in {"all", "base", "novel"}:
+            raise ArgumentError(f"among '{among}': choose among 'all', 'base' or 'novel' categories")
+        answers = [
+            answer
+            for features, *_ in self._batches(pictures)
+            for answer in self._answers(features, top, among, unknown=unknown)
+        ]
+        return answers if _is_many(pictures) else answers[0]
+
+    def _answers(
+        self, features: Floats, top: int, among: Among, *, unknown: bool
+    ) -> Iterator[list[Prediction]]:
+        """Yield the best answers for each of some features (n, d)."""
         calibration = self._backend.header.calibration
-        base, novel, taught = self._scores(self._embed(pictures))
-        scores = joint_scores(base, novel, bias_at(calibration.bias, len(taught)))
-        known = base.shape[1]
-        asked = {"all": slice(None), "base": slice(known), "novel": slice(known, None)}.get(among)
-        if asked is None:
-            raise RecollectError(f"among '{among}': choose among 'all', 'base' or 'novel' categories")
-        scores, first = scores[:, asked], asked.start or 0
-        if not scores.shape[1]:
+        base, novel, categories = self._scores(features)
+        taught, known = novel.shape[1], base.shape[1]
+        scores = joint_scores(base, novel, bias_at(calibration.bias, taught))
+        asked = {"all": slice(None), "base": slice(known), "novel": slice(known, None)}[among]
+        scores, categories = scores[:, asked], categories[asked]
+        if not categories:
             raise RecollectError("there are no taught categories to choose from: teach some first")
         nowhere = np.zeros(len(scores))
         if unknown and among == "all" and calibration.unknown is not None:
-            cleared = clearance(scores.max(axis=1), len(taught), calibration.unknown)
+            cleared = clearance(scores.max(axis=1), taught, calibration.unknown)
             nowhere = np.where(cleared < 0, unknown_probability(cleared, calibration.unknown), 0)
-
-        def answer(place: int, share: float) -> Prediction:
-            if place < known:
-                return Prediction(self._spec.categories[place], share, "base")
-            return Prediction(taught[place - known].name, share, "novel")
-
-        answers = []
         for row, strange in zip(softmax(scores, calibration.temperature), nowhere.tolist(), strict=True):
-            nearest = [answer(first + k, float(row[k]) * (1 - strange)) for k in _best(row, top)]
+            nearest = [
+                Prediction(categories[k].name, float(row[k]) * (1 - strange), categories[k].origin)
+                for k in _best(row, top)
+            ]
             unsure = [Prediction("unknown", strange, "unknown")] if strange else []
-            answers.append([*unsure, *nearest][:top])
-        return answers if are_many(pictures) else answers[0]
+            yield [*unsure, *nearest][:top]
 
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return the base categories that a taught one leans on, with the attention that each gets.
 
         The shares are means over the category's examples and add up to 1 over all base categories.
         """
+        if top < 1:
+            raise ArgumentError(f"top={top}: ask for at least 1 category")
         features = np.stack([example.feature for example in self.examples(name)])
         leaning = self._backend.attend(features)
         if leaning is None:
@@ -213,28 +274,69 @@ class Recognizer:
         shares = leaning.mean(axis=0)
         return [(self._spec.categories[k], float(shares[k])) for k in _best(shares, top)]
 
-    def _scores(self, features: Floats) -> tuple[Floats, Floats, list[Taught]]:
-        """Return base scores, novel scores, and the categories of the latter."""
+    @property
+    def _store(self) -> Store:
+        if self._opened is None:
+            raise RecollectError("this recogniser is closed: load it again")
+        return self._opened
+
+    def _change(self, change: Callable[[Store], T]) -> T:
+        """Change what is kept; a file that is not there yet is made only for a change that works."""
+        if self._later is not None:
+            rehearsal = open_store(None, self._owner)
+            rehearsal.fill(self._store.content())
+            change(rehearsal)
+            self._open_file(self._later)
+        return change(self._store)
+
+    def _open_file(self, path: Path) -> None:
+        """Open the store's file, which gets what is in memory so far if it is new."""
+        content = self._store.content()
+        opened = open_store(path, self._owner)
+        opened.fill(content)
+        self._opened, self._later, self._seen = opened, None, object()
+
+    def _scores(self, features: Floats) -> Scores:
+        """Return the scores of features (n, d), all taken at one moment."""
         scale = np.float32(self._backend.scale)
         # Dividing scores by |z| takes fewer divisions than dividing features.
         factor = scale if self._spec.classifier == "dot" else scale / lengths(features)
         base: Floats = features @ self._base_vectors.T
         base *= factor
         with self._lock:
-            self._look()
+            self._refresh()
             novel = self._vectors.products(features)
-            taught = self._in_order()
+            categories = self._in_order()
         novel *= factor
-        return base, novel, taught
+        return Scores(base, novel, categories)
 
-    def _embed(self, pictures: Picture | Sequence[Picture]) -> Floats:
-        prepare = self._spec.preprocessing
-        return _finite(
-            "extractor", self._backend.embed(read_batch(pictures, prepare.size, prepare.short_side))
-        )
+    def _batches(self, pictures: Picture | Pictures) -> Iterator[tuple[Floats, list[Picture], list[str]]]:
+        """Yield the features (n, d) of a few pictures at a time, with these and what errors call them."""
+        several = _is_many(pictures)
+        total = 1 if not several else len(pictures) if isinstance(pictures, Sized) else None
+        rest = cast("Iterator[Picture]", iter(pictures if several else [pictures]))  # type: ignore[arg-type]
+        prepare, done = self._spec.preprocessing, 0
+        while some := list(islice(rest, _BATCH)):
+            names = [_name(picture, done + place, total) for place, picture in enumerate(some, 1)]
+            pixels = [
+                read_pixels(picture, prepare.size, prepare.short_side, name)
+                for picture, name in zip(some, names, strict=True)
+            ]
+            yield _finite("extractor", self._backend.embed(np.stack(pixels)), names), some, names
+            done += len(some)
+        if not done:
+            raise PictureError("no pictures were given. Hand over at least one")
 
-    def _look(self) -> None:
-        """Take over what others changed in the store since the last look."""
+    def _new_examples(self, pictures: Picture | Pictures, *, thumbnails: bool) -> Iterator[NewExample]:
+        for features, some, names in self._batches(pictures):
+            terms = _finite("generator", self._backend.generate(features), names)
+            for feature, term, picture in zip(features, terms, some, strict=True):
+                yield NewExample(feature, term, thumbnail(picture) if thumbnails else None)
+
+    def _refresh(self) -> None:
+        """Take over what others changed in the store since the last time."""
+        if self._later is not None and _is_there(self._later):
+            self._open_file(self._later)
         state = self._store.state()
         if state == self._seen:
             return
@@ -242,8 +344,8 @@ class Recognizer:
         for id_ in self._taught.keys() - listed.keys():
             self._drop(id_)
         changed = [taught for taught in listed.values() if self._taught.get(taught.id) != taught]
-        for start in range(0, len(changed), _AT_ONCE):
-            self._learn(changed[start : start + _AT_ONCE])
+        for start in range(0, len(changed), _CATEGORIES_AT_ONCE):
+            self._learn(changed[start : start + _CATEGORIES_AT_ONCE])
         self._seen = state
 
     def _learn(self, changed: list[Taught]) -> None:
@@ -254,21 +356,27 @@ class Recognizer:
             vector = self._view(terms.mean(axis=0, dtype=np.float64).astype(np.float32))
             self._vectors.put(taught.id, vector)
             self._taught[taught.id] = taught
-        self._columns = None
+        self._listed = None
 
     def _drop(self, id_: int) -> None:
         if self._taught.pop(id_, None) is not None:
             self._vectors.drop(id_)
-            self._columns = None
+            self._listed = None
 
-    def _in_order(self) -> list[Taught]:
-        """Return the taught categories in the order of their scores; the list is never changed."""
-        if self._columns is None:
-            self._columns = sorted(self._taught.values(), key=lambda taught: taught.id)
-        return self._columns
+    def _in_order(self) -> tuple[Category, ...]:
+        """Return all categories in the order of their scores."""
+        if self._listed is None:
+            base = [Category(k, name, "base", None) for k, name in enumerate(self._spec.categories)]
+            taught = sorted(self._taught.values(), key=lambda taught: taught.id)
+            self._listed = (*base, *map(self._category, taught))
+        return self._listed
+
+    def _category(self, taught: Taught) -> Category:
+        """Return a taught category as `categories` lists it: its ids follow the base ones."""
+        return Category(len(self._spec.categories) + taught.id - 1, taught.name, "novel", taught.examples)
 
     def _new_name(self, name: str) -> str:
-        name = tidy(name)
+        name = new_name(name)
         base = self._base_names.get(fold(name))
         if base is not None:
             spelled = "" if base == name else f" (spelled '{base}')"
@@ -278,6 +386,7 @@ class Recognizer:
     def _find(self, name: str) -> Taught:
         """Return the taught category of that name."""
         name = tidy(name)
+        self._refresh()
         found = self._store.find(name)
         if found is not None and found.name == name:
             return found
@@ -285,35 +394,48 @@ class Recognizer:
             raise RecollectError(
                 f"'{name}' is a base category: only taught ones can be changed, or have examples"
             )
-        self._look()
         known = ", ".join(taught.name for taught in list(self._taught.values())[:20]) or "none"
         hint = f"it is spelled '{found.name}'" if found else f"taught are: {known}"
         raise RecollectError(f"no category called '{name}' was taught; {hint}")
-
-    def category(self, taught: Taught) -> Category:
-        """Return a taught category of the store as `categories` lists it: its ids follow the base ones."""
-        return Category(len(self._spec.categories) + taught.id - 1, taught.name, "novel", taught.examples)
 
     def _view(self, vectors: Floats) -> Floats:
         """Return vectors as the classifier sees them: of unit length for cosine."""
         return vectors if self._spec.classifier == "dot" else unit(vectors)
 
 
-def _finite(part: str, values: Floats) -> Floats:
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # whoever opens it says more
+        return True
+
+
+def _is_many(pictures: Picture | Pictures) -> bool:
+    """Tell many pictures from one; an open file, which is an iterator too, is one."""
+    return are_many(pictures) or (isinstance(pictures, Iterator) and not hasattr(pictures, "read"))  # type: ignore[arg-type]
+
+
+def _name(picture: Picture, number: int, total: int | None) -> str:
+    """Return what errors call a picture: its path, or its place among the others."""
+    path = picture if isinstance(picture, str | os.PathLike) else getattr(picture, "filename", None)
+    if path:
+        return os.fsdecode(path)
+    return "the picture" if total == 1 else f"picture {number}" + (f" of {total}" if total else "")
+
+
+def _finite(part: str, values: Floats, names: Sequence[str]) -> Floats:
     """Return what a part of the model gave for pictures (n, d), if all of it is numbers."""
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(bad):
         raise ModelError(
-            f"the {part} gives no finite numbers for picture {bad[0] + 1} of {len(values)}: "
-            "the model is damaged, or its training diverged"
+            f"the {part} gives no finite numbers for {names[bad[0]]}: the model is damaged, or its training "
+            "diverged"
         )
     return values
 
 
 def _best(values: Floats, top: int) -> list[int]:
     """Return where the `top` largest values are, the largest first; of equal ones the first."""
-    if top < 1:
-        raise RecollectError(f"top={top}: at least 1 answer can be asked for")
     if top < len(values):
         least = np.partition(values, -top)[-top]
         some = np.flatnonzero(values >= least)

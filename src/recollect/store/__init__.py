@@ -164,6 +164,14 @@ def tidy(name: str) -> str:
     return tidied
 
 
+def new_name(name: str) -> str:
+    """Return the tidied name of a category to be taught; "unknown" is the answer that names none."""
+    name = tidy(name)
+    if fold(name) == "unknown":
+        raise StoreError(f"'{name}' is what pictures of no known category are called: choose another name")
+    return name
+
+
 def fold(name: str) -> str:
     """Return what two spellings of one name have in common: case, compatible forms and joiners do not count.
 

@@ -1,0 +1,50 @@
+"""What a recogniser hands back: predictions, categories, examples and scores."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Origin = Literal["base", "novel"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One answer: a category, its probability, and whether it was trained (base) or taught (novel).
+
+    For a picture of no known category the first answer is "unknown", of origin "unknown".
+    """
+
+    category: str
+    probability: float
+    origin: Origin | Literal["unknown"]
+
+
+@dataclass(frozen=True)
+class Category:
+    """A category that a recogniser knows. Its id never changes, whatever is taught or forgotten."""
+
+    id: int
+    name: str
+    origin: Origin
+    examples: int | None  # taught pictures; `None` for a base category
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """What is kept of a taught picture."""
+
+    id: int
+    added: float  # seconds since 1970
+    feature: Floats  # (d,)
+    thumbnail: bytes | None  # a small JPEG
+
+
+class Scores(NamedTuple):
+    """Raw scores of n pictures, all taken at one moment; `categories` names the columns, base ones first."""
+
+    base: Floats  # (n, k)
+    novel: Floats  # (n, taught)
+    categories: tuple[Category, ...]
