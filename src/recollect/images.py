@@ -141,7 +141,7 @@ def read_batch(
         raise PictureError("no pictures were given. Give at least one")
     batch = np.empty((len(many), size, size, 3), np.uint8)
     for number, picture in enumerate(many):
-        name = _own_name(picture) or (f"picture {number + 1} of {len(many)}" if len(many) > 1 else None)
+        name = own_name(picture) or (f"picture {number + 1} of {len(many)}" if len(many) > 1 else None)
         batch[number] = read_pixels(picture, size, short_side, name)
     return batch
 
@@ -162,7 +162,8 @@ def are_many(pictures: Picture | Sequence[Picture]) -> bool:
     return isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes | bytearray)
 
 
-def _own_name(picture: Picture) -> str | None:
+def own_name(picture: Picture) -> str | None:
+    """Return the path of a picture that has one."""
     if isinstance(picture, str | os.PathLike):
         return os.fspath(picture)
     if isinstance(picture, Image.Image):
@@ -174,7 +175,7 @@ def _own_name(picture: Picture) -> str | None:
 
 def _open(picture: Picture, name: str | None, short_side: int | None) -> Image.Image:
     """Decode to upright RGB; a JPEG much larger than ``short_side`` needs may come back smaller."""
-    name = name or _own_name(picture) or "the picture"
+    name = name or own_name(picture) or "the picture"
     if isinstance(picture, np.ndarray):
         return _from_array(picture, name)
     if isinstance(picture, Image.Image):

@@ -1,6 +1,5 @@
 """What people hold: a recogniser that is taught categories while it is used."""
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
@@ -12,7 +11,7 @@ import numpy as np
 
 from recollect.backends import Backend
 from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError
-from recollect.images import Picture, are_many, read_pixels, thumbnail
+from recollect.images import Picture, are_many, own_name, read_pixels, thumbnail
 from recollect.model.spec import bias_at
 from recollect.modelfile import read_taught
 from recollect.recognition.bundle import save_bundle, unpack
@@ -416,10 +415,10 @@ def _is_many(pictures: Picture | Pictures) -> bool:
 
 
 def _name(picture: Picture, number: int, total: int | None) -> str:
-    """Return what errors call a picture: its path, or its place among the others."""
-    path = picture if isinstance(picture, str | os.PathLike) else getattr(picture, "filename", None)
-    if path:
-        return os.fsdecode(path)
+    """Return what errors call a picture: its own name, or its place among the others."""
+    own = own_name(picture)
+    if own:
+        return own
     return "the picture" if total == 1 else f"picture {number}" + (f" of {total}" if total else "")
 
 
