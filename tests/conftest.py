@@ -16,8 +16,6 @@ for _name in ("NO_COLOR", "FORCE_COLOR", "PY_COLORS", "TERMINAL_WIDTH", "GITHUB_
     os.environ.pop(_name, None)
 os.environ |= {
     "HOME": _home.name,
-    "USER": "tester",
-    "LOGNAME": "tester",
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
@@ -25,6 +23,7 @@ os.environ |= {
     "LINES": "24",
     "MPLBACKEND": "agg",
     "MPLCONFIGDIR": f"{_home.name}/matplotlib",
+    "TORCHINDUCTOR_CACHE_DIR": f"{_home.name}/torch",
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",  # so that tests in several processes at once do not fight for the cores
     "OPENBLAS_NUM_THREADS": "1",
