@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export RECOLLECT_CACHE ?= $(CURDIR)/.venv/cache
 
-.PHONY: demo test lint format bench soak clean
+.PHONY: demo test lint format docs bench soak clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,9 @@ format: .venv/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: .venv/.installed
+	$(BIN)/mkdocs build --strict
+
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks
 
@@ -32,4 +35,4 @@ soak: .venv/.installed
 	$(BIN)/python -m pytest soak/soak_*.py -s
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo site

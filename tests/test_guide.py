@@ -1,5 +1,9 @@
-"""The guide is true: its code blocks run, in their order, on a small folder of pictures."""
+"""The guide is true: its code blocks run, in their order, on a small folder of pictures.
 
+The same commands with --json print what the page on JSON shows.
+"""
+
+import json
 import re
 import shlex
 import subprocess
@@ -21,6 +25,14 @@ SHORT_TRAINING = (
     "train photos --extractor c32f --size 16 --threads 1 --device cpu --set stage1.steps=2 "
     "--set stage2.steps=2 --set stage2.views=1 --set select_tasks=4"
 )
+SHOWN = {
+    title: json.loads(text)
+    for title, text in re.findall(
+        r'```json title="recollect (\w+)"\n(.*?)```',
+        (GUIDE.parent / "json.md").read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+}
 COMMANDS = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
 
 
@@ -44,11 +56,21 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def paths(value, place=""):
+    """Yield the place of every key; of lists the first entry counts."""
+    if isinstance(value, list):
+        value = value[0] if value else None
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield f"{place}.{key}"
+            yield from paths(inner, f"{place}.{key}")
+
+
 def test_every_code_block_runs(folder, run, capsys):
     assert [kind for kind, _ in BLOCKS].count("python") == 2
     text = "".join(code for _, code in BLOCKS)
     assert text.count(TRAINING) == 1
-    named, ran = {}, []
+    named, ran = {}, {}
     for kind, code in BLOCKS:
         if kind == "python":
             exec(code, named)
@@ -58,18 +80,25 @@ def test_every_code_block_runs(folder, run, capsys):
             if words[0] != "recollect":
                 subprocess.run(words, check=True)
             elif words[1] in COMMANDS and (HAVE_WEIGHTS or not {"imagenet", "fresh"} & {*words}):
-                ended, said, err = run(*words[1:])
+                ended, said, err = run(*words[1:], "--json")
                 assert ended == 0, err
-                assert said, line
-                ran.append(words[1])
+                ran.setdefault(words[1], set()).update(paths(json.loads(said)))
     assert {"train", "teach", "forget", "rename", "categories", "predict", "check"} <= set(ran)
     assert {"new", "refit"} <= set(ran) or not HAVE_WEIGHTS
+    assert "6 categories" in capsys.readouterr().out
+    ended, said, err = run(
+        *shlex.split("evaluate runs/mine photos --ways 2 --queries 1 --tasks 4 --shots 1 --json --quiet")
+    )
+    assert ended == 0, err
+    ran["evaluate"] = {*paths(json.loads(said))}
+    for command, found in ran.items():
+        shown = {*paths(SHOWN[command])}
+        assert {place for place in shown if ".confused_with." not in place} <= found, command
+        assert {place for place in found if place.count(".") == 1} <= shown | {".warnings"}, command
     with Image.open(folder / "answers.png") as sheet:
         assert sheet.format == "PNG"
     taught = {category.name for category in named["again"].categories() if category.origin == "novel"}
     assert taught == {"Kiwi", "Beetroot", "Ginger"}
-    printed = capsys.readouterr().out
-    assert "6 categories" in printed
 
 
 def test_every_command_that_the_guide_prints_is_one_of_ours():
