@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,18 @@ def test_imports_go_only_in_the_allowed_direction():
         assert part in ALLOWED, f"say in ALLOWED what {part} may import"
         used = {part_of(name) for name in imported(parsed(module), module)} - {None, part}
         assert used <= ALLOWED[part], f"{module} may not import {used - ALLOWED[part]}"
+
+
+def test_contributing_lists_the_parts_from_top_to_bottom():
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = page[page.index("## Which part imports which") :].partition("\n## ")[0]
+    rows = [
+        re.findall(r"`(\w+)`", row.split("|")[1]) for row in section.splitlines() if row.startswith("| `")
+    ]
+    row_of = {part: number for number, row in enumerate(rows) for part in row}
+    assert row_of.keys() == ALLOWED.keys()
+    for part, below in ALLOWED.items():
+        assert all(row_of[other] > row_of[part] for other in below - {part}), part
 
 
 def test_no_module_stands_on_itself():
