@@ -1,18 +1,27 @@
-"""Pickles of published data sets, read without running anything that they ask for."""
+"""Pickles of published data sets, read without running anything that they ask for.
 
+Python's unpicklers call what a pickle names, and claim memory by numbers that stand in it. The instructions
+that data sets need are few, so they are carried out here, on data alone.
+"""
+
+import codecs
 import math
 import pickle
+import pickletools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, ClassVar
+from io import BytesIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from recollect.errors import DataError, RecollectError
 
 LARGE = 1 << 20
+MAX_INSTRUCTIONS = 1_000_000  # CIFAR-100 has 200 000; each may take up to some hundred bytes of memory
+MAX_NESTING = 100
 MAX_DIMENSIONS = 16
-MAX_BITS = 64
+MAX_BITS = 64  # of a number: very long ones are slow to print, and can all have one hash
 MAX_COPIES = 4  # of what was read; an array over bytes that came as text is the second one
 KEYS = (str, bytes, int, float, bool, type(None))
 Array = np.ndarray[Any, Any]
@@ -25,17 +34,19 @@ def read_pickle(stream: BinaryIO, place: str) -> object:
     is damaged, is a `DataError` that names `place`.
     """
     try:
-        return _plain(_Reader(_Source(stream)).load(), {})
+        value = _Machine(stream).run()
+        _require_data(value, set())
     except RecollectError:
         raise
     except _Refused as error:
         raise DataError(
             f"{place} asks for {error}, which no data set needs: refused, nothing was run"
         ) from error
-    # Damage shows as nearly any exception, RecursionError and MemoryError among them.
+    # Damage shows as nearly any exception, MemoryError among them.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{place} is damaged, or no pickle of a data set: {reason}") from error
+    return value
 
 
 def read_record(stream: BinaryIO, place: str) -> dict[str, object]:
@@ -66,34 +77,11 @@ class _Refused(Exception):  # noqa: N818
     """Something that the pickle asks for and does not get."""
 
 
-class _Source:
-    """The file as the unpickler sees it: memory grows with what is read, not with what is promised."""
+class _Name(NamedTuple):
+    """A name that a pickle calls, one of `KNOWN`."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.count = 0
-
-    def readline(self) -> bytes:
-        line = self._stream.readline()
-        self.count += len(line)
-        return line
-
-    def read(self, count: int) -> bytes | memoryview:
-        self.count += count
-        part = self._stream.read(min(count, LARGE))
-        if count <= LARGE:
-            return part
-        if len(part) == LARGE:
-            content = np.empty(count, np.uint8)  # takes up memory only as it is filled
-            filled = 0
-            while part:
-                content[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
-                filled += len(part)
-                part = self._stream.read(min(LARGE, count - filled))
-            if filled == count:
-                content.setflags(write=False)
-                return content.data
-        raise EOFError("it is cut short")
+    module: str
+    name: str
 
 
 class _Type:
@@ -105,27 +93,29 @@ class _Type:
             raise _Refused(f"an array of type {text[:40]!r}")
         self.numpy = np.dtype(text)
 
-    def build(self, version: object, order: object, *more: object) -> None:  # noqa: ARG002
+    def build(self, version: object, order: object, *more: object) -> "_Type":  # noqa: ARG002
         """Take the byte order; there must be no fields."""
-        told = isinstance(order, str | bytes) and order in {*"<>|=", b"<", b">", b"|", b"="}
-        if not told or any(part is not None for part in more[:3]):
+        known = isinstance(order, str | bytes) and order in {*"<>|=", b"<", b">", b"|", b"="}
+        if not known or any(part is not None for part in more[:3]):
             raise _Refused("an array with fields, or of unknown byte order")
         self.numpy = self.numpy.newbyteorder(as_text(order))  # type: ignore[arg-type]
+        return self
 
 
 class _Array:
     """An array whose content follows."""
 
-    value: Array | None = None
+    def __init__(self, *_: object) -> None:
+        self.places: list[int] = []  # where it is in the memo
 
-    def build(self, version: object, shape: object, kind: object, fortran: object, content: object) -> None:  # noqa: ARG002
-        """Take shape, type, order and content."""
-        self.value = _array(content, kind, shape, "F" if fortran is True or fortran == 1 else "C")
+    def build(self, version: object, shape: object, kind: object, fortran: object, content: object) -> Array:  # noqa: ARG002
+        """Return the array of this shape, type, order and content."""
+        return _array(content, kind, shape, "F" if fortran is True or fortran == 1 else "C")
 
 
 def _array(content: object, kind: object, shape: object, order: object = "C") -> Array:
     """Return an array over bytes that are exactly as many as its shape says."""
-    if not (isinstance(content, bytes | memoryview) and isinstance(kind, _Type) and isinstance(shape, tuple)):
+    if not (isinstance(content, bytes) and isinstance(kind, _Type) and isinstance(shape, tuple)):
         raise pickle.UnpicklingError("an array is wrong")
     if len(shape) > MAX_DIMENSIONS or not all(type(side) is int and side >= 0 for side in shape):
         raise pickle.UnpicklingError("an array's shape is wrong")
@@ -140,151 +130,210 @@ def _array(content: object, kind: object, shape: object, order: object = "C") ->
     return array
 
 
-def _reconstruct(kind: object, shape: object, code: object) -> _Array:  # noqa: ARG001
-    return _Array()
-
-
 def _scalar(kind: object, content: object) -> object:
     return _array(content, kind, ())[()]
 
 
-def _encode(text: str, encoding: str) -> bytes:
+def _encode(text: object, encoding: object) -> bytes:
     """Return bytes that Python 3 wrote as text, so that Python 2 could read them."""
-    if encoding != "latin1":
+    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
         raise pickle.UnpicklingError("bytes are wrong")
     return text.encode("latin1")
-
-
-def _no_bytes() -> bytes:
-    return b""
 
 
 KNOWN: dict[tuple[str, str], Callable[..., object]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
     ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy._core.multiarray", "scalar"): _scalar,
     ("numpy.core.numeric", "_frombuffer"): _array,
     ("numpy._core.numeric", "_frombuffer"): _array,
     ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,
-    ("builtins", "bytes"): _no_bytes,
+    ("__builtin__", "bytes"): lambda: b"",
+    ("builtins", "bytes"): lambda: b"",
 }
-
-_Python = pickle._Unpickler  # noqa: SLF001 -- the one in C claims memory by numbers that stand in the file
-_LOADERS: dict[int, Callable[[Any], None]] = _Python.dispatch
+_OPCODES = {ord(opcode.code): opcode for opcode in pickletools.opcodes}
 
 
-class _Reader(_Python):
-    """An unpickler that knows a few names only, and never touches an object but those of this module."""
+class _Machine:
+    """What a pickle is a program for: a stack, marks in it, and a memo."""
 
-    stack: list[Any]
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {**_LOADERS}
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._count = 0  # bytes read
+        self._made = 0  # bytes of the arrays and words that were made of them
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
 
-    def __init__(self, source: _Source) -> None:
-        super().__init__(source, encoding="bytes")  # type: ignore[arg-type]
-        self._source = source
-        self._made = 0
+    def run(self) -> object:
+        """Return what the pickle stands for."""
+        for _ in range(MAX_INSTRUCTIONS):
+            opcode = _OPCODES[self.read(1)[0]]
+            if opcode.name == "STOP":
+                return self._stack.pop()
+            self._step(opcode.name, self._argument(opcode))
+        raise pickle.UnpicklingError(f"it has more than {MAX_INSTRUCTIONS} instructions")
 
-    def find_class(self, module: str, name: str) -> Callable[..., object]:
-        known = KNOWN.get((module, name))
-        if known is None:
-            raise _Refused(repr(f"{module}.{name}")[:100])
-        return known
+    def read(self, count: int) -> bytes:
+        """Return exactly so many bytes; memory grows with what is read, not with what is promised."""
+        if count <= LARGE:
+            content = self._stream.read(max(0, count))
+        else:
+            parts, left = BytesIO(), count
+            while left and (part := self._stream.read(min(left, LARGE))):
+                left -= parts.write(part)
+            content = parts.getvalue()
+        self._count += len(content)
+        if len(content) != count:
+            raise EOFError("it is cut short")
+        return content
 
-    def persistent_load(self, pid: object) -> object:  # noqa: ARG002
-        raise _Refused("an object outside of it")
+    def readline(self) -> bytes:
+        """Return the bytes up to the end of a line."""
+        line = self._stream.readline()
+        self._count += len(line)
+        return line
 
-    def get_extension(self, code: int) -> None:
-        raise _Refused(f"extension {code}")
+    def _argument(self, opcode: pickletools.OpcodeInfo) -> Any:  # noqa: ANN401
+        match opcode.name:  # pickletools makes text of Python 2's words, and fails on some
+            case "STRING":
+                quoted = re.fullmatch(rb"""\s*(['"])(.*)\1\s*""", self.readline())
+                return codecs.escape_decode(_only(re.Match, quoted)[2])[0]
+            case "BINSTRING":
+                return self.read(int.from_bytes(self.read(4), "little"))
+            case "SHORT_BINSTRING":
+                return self.read(self.read(1)[0])
+        return opcode.arg.reader(self) if opcode.arg else None  # type: ignore[arg-type]
 
-    def _call(self) -> None:
-        _LOADERS[pickle.REDUCE[0]](self)
-        self._count(self.stack[-1])
+    def _step(self, name: str, argument: Any) -> None:  # noqa: ANN401, C901, PLR0912, PLR0915
+        stack = self._stack
+        match name:
+            case "INT" | "BININT" | "BININT1" | "BININT2" | "LONG" | "LONG1" | "LONG4":
+                if argument.bit_length() > MAX_BITS:
+                    raise pickle.UnpicklingError(f"a number has {argument.bit_length()} bits")
+                stack.append(argument)
+            case "UNICODE" | "BINUNICODE" | "SHORT_BINUNICODE" | "BINUNICODE8":
+                argument.encode()  # raises on what is no text
+                stack.append(argument)
+            case "BINBYTES" | "SHORT_BINBYTES" | "BINBYTES8" | "BYTEARRAY8" | "FLOAT" | "BINFLOAT":
+                stack.append(bytes(argument) if isinstance(argument, bytearray) else argument)
+            case "STRING" | "BINSTRING" | "SHORT_BINSTRING":
+                stack.append(argument)
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NEWTRUE": True, "NEWFALSE": False}.get(name))
+            case "EMPTY_LIST" | "EMPTY_TUPLE" | "EMPTY_DICT":
+                stack.append({"EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict}[name]())
+            case "MARK":
+                self._marks.append(len(stack))
+            case "PUT" | "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+                self._remember(len(self._memo) if argument is None else argument)
+            case "GET" | "BINGET" | "LONG_BINGET":
+                stack.append(self._memo[argument])
+            case "LIST":
+                stack.append(self._above_mark())
+            case "TUPLE":
+                stack.append(tuple(self._above_mark()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(self._take(int(name[-1]))))
+            case "DICT":
+                values = self._above_mark()
+                stack.append({})
+                self._set(values)
+            case "APPEND":
+                (value,) = self._take(1)
+                _only(list, stack[-1]).append(value)
+            case "APPENDS":
+                values = self._above_mark()
+                _only(list, stack[-1]).extend(values)
+            case "SETITEM":
+                self._set(self._take(2))
+            case "SETITEMS":
+                self._set(self._above_mark())
+            case "GLOBAL":
+                stack.append(_name(argument.split(" ", 1)))
+            case "STACK_GLOBAL":
+                stack.append(_name(self._take(2)))
+            case "REDUCE":
+                called, arguments = self._take(2)
+                made = KNOWN[_only(_Name, called)](*_only(tuple, arguments))
+                stack.append(self._counted(made))
+            case "BUILD":
+                self._build(*self._take(2))
+            case "PROTO" | "FRAME":
+                pass
+            case _:
+                raise _Refused(f"the instruction {name}")
 
-    def _instance(self) -> None:
-        _LOADERS[pickle.INST[0]](self)
-        self._count(self.stack[-1])
+    def _take(self, count: int) -> list[Any]:
+        """Take the uppermost values off the stack."""
+        values = self._stack[-count:]
+        del self._stack[-count:]
+        if len(values) < count:
+            raise pickle.UnpicklingError("a value is missing")
+        return values
 
-    def _count(self, made: object) -> None:
+    def _above_mark(self) -> list[Any]:
+        mark = self._marks.pop()
+        values = self._stack[mark:]
+        del self._stack[mark:]
+        return values
+
+    def _remember(self, place: int) -> None:
+        if isinstance(self._stack[-1], _Array):
+            self._stack[-1].places.append(place)
+        self._memo[place] = self._stack[-1]
+
+    def _set(self, values: list[Any]) -> None:
+        keys = values[::2]
+        if not all(isinstance(key, KEYS) for key in keys):  # the hash of nested tuples can take for ever
+            raise _Refused("a dict with keys that are no words or numbers")
+        _only(dict, self._stack[-1]).update(zip(keys, values[1::2], strict=True))
+
+    def _build(self, begun: object, state: object) -> None:
+        if not (isinstance(begun, _Type | _Array) and isinstance(state, tuple)):
+            raise _Refused(f"a change of {_called(begun)}")
+        built = self._counted(begun.build(*state))
+        self._stack.append(built)
+        if isinstance(begun, _Array):
+            self._memo.update(dict.fromkeys(begun.places, built))
+
+    def _counted(self, made: object) -> object:
         """Refuse a few bytes that are asked for again and again, to fill memory with copies."""
         self._made += len(made) if isinstance(made, bytes) else getattr(made, "nbytes", 0)
-        if self._made > MAX_COPIES * self._source.count:
+        if self._made > MAX_COPIES * self._count:
             raise pickle.UnpicklingError("it unpacks to more than it is")
-
-    def _build(self) -> None:
-        state = self.stack.pop()
-        if not (isinstance(self.stack[-1], _Type | _Array) and isinstance(state, tuple)):
-            raise _Refused(f"a change of a {type(self.stack[-1]).__name__}")
-        self.stack[-1].build(*state)
-        self._count(getattr(self.stack[-1], "value", None))
-
-    def _set_item(self) -> None:
-        _check_keys(self.stack[-2:-1])
-        _LOADERS[pickle.SETITEM[0]](self)
-
-    def _set_items(self) -> None:
-        _check_keys(self.stack[::2])
-        _LOADERS[pickle.SETITEMS[0]](self)
-
-    def _dict(self) -> None:
-        _check_keys(self.stack[::2])
-        _LOADERS[pickle.DICT[0]](self)
-
-    dispatch[pickle.REDUCE[0]] = _call
-    dispatch[pickle.INST[0]] = _instance
-    dispatch[pickle.BUILD[0]] = _build
-    dispatch[pickle.SETITEM[0]] = _set_item
-    dispatch[pickle.SETITEMS[0]] = _set_items
-    dispatch[pickle.DICT[0]] = _dict
-    dispatch[pickle.BYTEARRAY8[0]] = _LOADERS[pickle.BINBYTES8[0]]
-    # Sets hash what they are given, and the hash of nested tuples can take for ever.
-    for unused in (
-        *(pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX),
-        *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
-    ):
-        del dispatch[ord(unused)]
+        return made
 
 
-def _check_keys(keys: Sequence[object]) -> None:
-    """Refuse keys such as tuples of tuples, whose hash can take for ever."""
-    if not all(isinstance(key, KEYS) for key in keys):
-        raise _Refused("a dict with keys that are no words or numbers")
-    for key in keys:
-        _check_number(key)
+def _name(words: Sequence[object]) -> _Name:
+    module, name = map(str, words)
+    if (module, name) not in KNOWN:
+        raise _Refused(repr(f"{module}.{name}")[:100])
+    return _Name(module, name)
 
 
-def _check_number(value: object) -> None:
-    """Refuse numbers that no data set has: very long ones are slow to print, and can all have one hash."""
-    if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise pickle.UnpicklingError(f"a number has {value.bit_length()} bits")
+def _only(kind: type, value: Any) -> Any:  # noqa: ANN401
+    if not isinstance(value, kind):
+        raise pickle.UnpicklingError(f"a {type(value).__name__} stands where a {kind.__name__} is expected")
+    return value
 
 
-def _plain(value: Any, done: dict[int, object]) -> object:  # noqa: ANN401
-    """Return the value with arrays in their places; anything but data in it is refused."""
-    if isinstance(value, str):
-        if not value.isascii():
-            value.encode()  # raises on what is no text
-        return value
-    if isinstance(value, bytes | int | float | None | np.ndarray | np.generic):
-        _check_number(value)
-        return value
-    if id(value) in done:  # a list in many places is gone through once
-        return done[id(value)]
-    result: object
-    if isinstance(value, memoryview):
-        result = bytes(value)
-    elif isinstance(value, _Array) and value.value is not None:
-        result = value.value
-    elif isinstance(value, list):
-        result = [_plain(part, done) for part in value]
-    elif isinstance(value, tuple):
-        result = tuple(_plain(part, done) for part in value)
-    elif isinstance(value, dict):
-        result = {_plain(key, done): _plain(part, done) for key, part in value.items()}
-    else:
-        raise _Refused(f"a {type(value).__name__}")
-    done[id(value)] = result
-    return result
+def _require_data(value: object, done: set[int], nesting: int = 0) -> None:
+    """Refuse a value with anything but data in it, or with itself."""
+    if isinstance(value, bytes | str | int | float | None | np.ndarray | np.generic) or id(value) in done:
+        return
+    if isinstance(value, _Name) or not isinstance(value, list | tuple | dict):
+        raise _Refused(f"{_called(value)} without content")
+    if nesting > MAX_NESTING:
+        raise pickle.UnpicklingError("its lists are nested too deeply")
+    for part in value.values() if isinstance(value, dict) else value:
+        _require_data(part, done, nesting + 1)
+    done.add(id(value))  # a list in many places is gone through once
+
+
+def _called(value: object) -> str:
+    kind = type(value).__name__.strip("_").lower()
+    return f"an {kind}" if kind.startswith("a") else f"a {kind}"
