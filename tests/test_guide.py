@@ -99,16 +99,3 @@ def test_every_code_block_runs(folder, run, capsys):
         assert sheet.format == "PNG"
     taught = {category.name for category in named["again"].categories() if category.origin == "novel"}
     assert taught == {"Kiwi", "Beetroot", "Ginger"}
-
-
-def test_every_command_that_the_guide_prints_is_one_of_ours():
-    printed = {
-        command for _, code in BLOCKS for command in re.findall(r"^recollect (\S+)", code, re.MULTILINE)
-    }
-    assert printed <= COMMANDS
-
-
-def test_every_file_that_the_guide_shows_is_there():
-    for link in re.findall(r"\]\(([^)#]+)\)", GUIDE.read_text(encoding="utf-8")):
-        if not link.startswith("http"):
-            assert (GUIDE.parent / link).exists(), link
