@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import recollect
 from pictures import write_picture
 from recollect import Recognizer, cli
 from recollect.modelfile import save_model
@@ -101,3 +102,19 @@ def test_the_page_of_the_command_line_has_every_command_and_option(monkeypatch):
         for option in options - {"--version", "--help"}:
             if option.startswith("--"):
                 assert option in section, name
+
+
+def test_the_python_page_has_every_public_name_and_its_example_runs(folder, capsys):
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert sorted([*re.findall(r"^::: recollect\.(\w+)", page, re.MULTILINE), "__version__"]) == dir(
+        recollect
+    )
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for number, name in enumerate(("okapi-2.jpg", "unknown.jpg")):
+        write_picture(folder / name, number)
+    (folder / "imagenet").symlink_to("runs/mine")
+    (folder / "runs" / "mine" / "taught.sqlite").unlink()
+    names = {}
+    exec(code, names)
+    assert capsys.readouterr().out.count("%") == 3
+    assert names["features"].shape == (2, 32)
