@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,14 @@ def train(data, out, *more):
     return ("train", data, *QUICK, *SETTINGS, "--out", out, *more)
 
 
+def commands(group, *before):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *before, name)
+        else:
+            yield (*before, name)
+
+
 @pytest.fixture
 def out(tmp_path):
     return tmp_path / "out"
@@ -68,8 +77,10 @@ def out(tmp_path):
 
 def test_a_right_call_is_not_refused(run, trained, zoo, tmp_path):
     code, said, err = run("evaluate", trained, zoo, *TASKS, "--json", "--out", tmp_path / "report.json")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"wrote {tmp_path / 'report.json'}\n")
     assert json.loads(said) == json.loads((tmp_path / "report.json").read_text())
+    quiet = run("evaluate", trained, zoo, *TASKS, "--quiet", "--json", "--out", tmp_path / "report.json")
+    assert (quiet[0], quiet[2]) == (0, "")
 
 
 def test_a_process_ends_with_code_2_and_one_line(tmp_path):
@@ -154,6 +165,9 @@ def test_a_single_category(refused, out, tmp_path):
         (("--device", "meta"), "--device meta cannot be used here"),
         (("--shots", "0"), "'shots' = 0"),
         (("--shots", "many"), "'shots' = 'many'"),
+        (("--shots", "9" * 5000), "--shots: a number of 5000 digits is too large"),
+        (("--set", f"shots={'9' * 5000}"), "'shots' = '999"),
+        (("--set", f"shots={'[' * 100_000}"), "'shots' = '[[["),
         (("--seed", "-1"), "'seed' = -1"),
         (("--threads", "0"), "'threads' = 0"),
         (("--size", "0"), "'size' = 0"),
@@ -163,7 +177,7 @@ def test_a_single_category(refused, out, tmp_path):
         (("--minutes", "0.0001"), "--minutes 0.0001 is too short here"),
         (("--set", "nothing=1"), "'nothing' = 1"),
         (("--set", "stage1.nothing=1"), "'stage1.nothing' = 1"),
-        (("--set", "stage1.steps"), "--set stage1.steps: key=value is expected"),
+        (("--set", "stage1.steps"), "--set stage1.steps: write key=value"),
         (("--set", "stage1.steps=few"), "'stage1.steps' = 'few'"),
         (("--set", "stage1.steps.x=1"), "'steps' holds no settings of its own"),
         (("--set", "stage1=1"), "'stage1' = 1"),
@@ -338,10 +352,11 @@ def test_fewer_held_out_base_pictures_than_queries(refused, trained, zoo):
     assert "tasks ask for 7 pictures of base categories and 6 are held out" in said
 
 
-@pytest.mark.parametrize("shots", ["", "0", "1,", "one", "1;5", "-1", "1,0"])
+@pytest.mark.parametrize("shots", ["", "0", "1,", "one", "1;5", "-1", "1,0", "9" * 5000])
 def test_wrong_shots_of_evaluate(refused, trained, zoo, shots):
     said = refused("evaluate", trained, zoo, f"--shots={shots}")
-    assert "numbers from 1 up with commas between" in said
+    assert "write numbers from 1 up with commas between" in said
+    assert len(said) < 200
 
 
 def test_a_model_on_a_folder_with_no_reserved_categories(refused, tmp_path, make_model, zoo):
@@ -388,31 +403,85 @@ def test_plain_means_on_the_stage_one_of_another_run_need_no_training(run, train
     assert (code, said.strip(), err) == (0, str(out / "model.safetensors"), "")
 
 
-def test_a_report_that_cannot_be_written_is_still_shown(run, trained, zoo, tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "MODEL", "ZOO", *TASKS, "--out", "FILE/report.json"),
+        ("evaluate", "MODEL", "ZOO", *TASKS, "--plot", "FILE/drawn.png"),
+        ("plot", "tsne", "MODEL", "ZOO", "--out", "FILE/drawn.png"),
+        ("check", "MODEL", "ZOO", "--out", "FILE/drawn.png"),
+        ("refit", "MODEL", "--out", "FILE/new"),
+        ("new", "FILE/new", "--extractor", "efficientnet-lite0"),
+        ("train", "ZOO", *QUICK, "--out", "FILE/run"),
+        ("reproduce", "table2", "glyphs", "--out", "FILE/made"),
+        ("demo", "--out", "FILE/demo"),
+    ],
+    ids=lambda words: " ".join((words[0], words[-2])),
+)
+def test_an_out_that_cannot_be_written_is_refused_before_the_work(refused, trained, zoo, tmp_path, words):
     (tmp_path / "file").write_text("")
-    code, out, err = run("evaluate", trained, zoo, *TASKS, "--out", tmp_path / "file" / "report.json")
-    assert code == 2
-    assert "Novel" in out, "what was computed is not lost"
-    assert err.startswith("recollect: cannot write")
+    places = {"MODEL": str(trained), "ZOO": str(zoo), "FILE": str(tmp_path / "file")}
+    said = refused(*(re.sub("MODEL|ZOO|FILE", lambda found: places[found[0]], word) for word in words))
+    assert said.startswith(f"recollect: cannot write {tmp_path / 'file'}")
+
+
+def full_disk(monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(disk.os, "fsync", full)
+
+
+def test_a_report_that_cannot_be_written_is_still_shown(run, trained, zoo, tmp_path, monkeypatch):
+    run("evaluate", trained, zoo, *TASKS)  # so that all features are in the cache
+    full_disk(monkeypatch)
+    for words in (("--out", tmp_path / "report.json"), ("--plot", tmp_path / "drawn.png")):
+        code, out, err = run("evaluate", trained, zoo, *TASKS, *words)
+        assert code == 2
+        assert "Novel" in out, "what was computed is not lost"
+        assert "recollect: no room on the disk to write" in err
 
 
 def test_a_picture_of_the_evaluation_is_drawn_and_the_report_stays_as_it_is(run, trained, zoo, tmp_path):
     plot = tmp_path / "made" / "joint.png"
     code, said, err = run("evaluate", trained, zoo, *TASKS, "--json", "--plot", plot)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"wrote {plot}\n")
     with Image.open(plot) as image:
         assert image.format == "PNG"
     without = json.loads(run("evaluate", trained, zoo, *TASKS, "--json")[1])
     assert json.loads(said) | {"seconds": 0} == without | {"seconds": 0}
 
 
-def test_a_picture_that_cannot_be_written_costs_no_result(run, trained, zoo, tmp_path):
-    (tmp_path / "file").write_text("")
-    for words in (("evaluate", trained, zoo, *TASKS, "--plot"), ("check", trained, zoo, "--out")):
-        code, out, err = run(*words, tmp_path / "file" / "drawn.png")
-        assert code == 2
-        assert "ategor" in out, "what was computed is not lost"
-        assert "recollect: cannot write" in err
+def test_a_picture_that_cannot_be_written_costs_no_result(run, trained, zoo, tmp_path, monkeypatch):
+    full_disk(monkeypatch)
+    code, out, err = run("check", trained, zoo, "--out", tmp_path / "drawn.png")
+    assert code == 2
+    assert "ategor" in out, "what was computed is not lost"
+    assert "recollect: no room on the disk to write" in err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")  # noqa: PTH110
+@pytest.mark.parametrize("words", [("info",), ("info", "--json"), ("categories", "--all"), ("--help",)])
+def test_standard_output_that_takes_nothing_is_one_line(trained, words):
+    command = [words[0], str(trained), *words[1:]] if words != ("--help",) else ["--help"]
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-m", "recollect.cli", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "recollect: cannot write to standard output: No space left on device\n",
+    )
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(trained):
+    command = f"{sys.executable} -m recollect.cli info {trained} --json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["drawn.jpg", "drawn", "drawn.png.txt"])
@@ -422,7 +491,7 @@ def test_only_png_files_are_drawn(refused, trained, zoo, tmp_path, name):
         ("plot", "tsne", trained, zoo, "--out"),
         ("check", trained, zoo, "-o"),
     ):
-        assert "a PNG file is drawn, such as" in refused(*words, tmp_path / name)
+        assert "name a .png file, such as" in refused(*words, tmp_path / name)
 
 
 def test_tsne_prints_the_file_and_the_silhouette(run, trained, zoo, tmp_path):
@@ -452,7 +521,8 @@ def test_a_check_prints_a_row_for_each_category_and_draws(run, trained, zoo, tmp
     assert all(name in said for name in ("ant", "bee", "cat"))
     assert err.splitlines() == [
         f"the model was trained on {zoo}: most of these pictures are no test of it",
-        "not a category of this model, left out with its pictures: dog (13), emu (9), okapi (4)",
+        "not categories of this model, left out with their pictures: dog (13), emu (9), okapi (4)",
+        f"wrote {out}",
     ]
     with Image.open(out) as image:
         assert image.format == "PNG"
@@ -516,6 +586,13 @@ def test_the_help_of_split_shows_both_forms_of_it(run):
     assert 'a JSON file such as {"val": ["okapi"], "test": ["tapir"]}, or a number that draws' in said
 
 
+@pytest.mark.parametrize("words", [(), *commands(typer.main.get_command(cli.app))], ids=" ".join)
+def test_help_shows_flags_without_a_type(run, words):
+    said = run(*words, "--help")[1]
+    assert "--help" in said
+    assert "<bool>" not in said
+
+
 def test_a_bug_is_shown_as_it_is(run, monkeypatch, zoo, out):
     def broken(*_, **__):
         raise ZeroDivisionError("a bug")
@@ -523,14 +600,6 @@ def test_a_bug_is_shown_as_it_is(run, monkeypatch, zoo, out):
     monkeypatch.setattr("recollect.training.train.load_data", broken)
     with pytest.raises(ZeroDivisionError, match="a bug"):
         run(*train(zoo, out))
-
-
-def commands(group, *before):
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, *before, name)
-        else:
-            yield (*before, name)
 
 
 @pytest.mark.parametrize("words", [(), *commands(typer.main.get_command(cli.app))], ids=" ".join)

@@ -1,5 +1,7 @@
 """The commands teach, forget, rename, categories and predict, on a model and pictures of its own."""
 
+import csv
+import errno
 import gc
 import json
 import os
@@ -10,15 +12,17 @@ import subprocess
 import sys
 import zlib
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from pictures import disk_room, pixels_of, tree, write_folder, write_picture
 from recollect import Recognizer
-from recollect.commands import predict as predicting
+from recollect.commands import pictures
 from recollect.modelfile import save_model
 from recollect.recognition.recognizer import Prediction
 from recollect.store.sqlite import SqliteStore
+from recollect.system import disk
 
 
 @pytest.fixture
@@ -101,7 +105,12 @@ def test_teaching_a_folder_teaches_each_sub_folder(model, photos, answer, run):
         "Taught 'okapi' from 3 pictures, 6 in all.",
         "Taught 'tapir' from 2 pictures, 4 in all.",
         f"Kept in {model / 'taught.sqlite'}",
+        f'From Python: Recognizer.load("{model}", store="default")',
     ]
+    _, said, _ = run("teach", model, "--from", photos, "--store", model / "mine.sqlite")
+    assert said.splitlines()[-1] == (
+        f'From Python: Recognizer.load("{model}", store="{model / "mine.sqlite"}")'
+    )
 
 
 def test_teaching_tells_what_it_did_though_another_process_changes_it_at_once(
@@ -303,18 +312,138 @@ def test_escape_sequences_in_paths_are_not_printed(model, photos, run, tmp_path,
 def test_a_contact_sheet_is_drawn(taught, photos, run, tmp_path):
     sheet = tmp_path / "made" / "sheet.png"
     code, said, err = run("predict", taught, photos / "okapi", photos / "tapir", "--sheet", sheet)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"wrote {sheet}\n")
     assert "tapir/001.png" in said
     with Image.open(sheet) as image:
         assert image.width > 5 * 276
 
 
-def test_a_sheet_that_cannot_be_written_costs_no_answers(taught, photos, run, tmp_path):
+def test_what_cannot_be_written_is_known_before_the_work(taught, photos, refused, tmp_path):
     (tmp_path / "file").write_text("")
-    code, said, err = run("predict", taught, photos / "okapi", "--sheet", tmp_path / "file" / "sheet.png")
+    (tmp_path / "folder.png").mkdir()
+    for words in (("--sheet", tmp_path / "file" / "sheet.png"), ("--csv", tmp_path / "file" / "answers.csv")):
+        assert "cannot write" in refused("predict", taught, photos / "okapi", *words)
+    assert "Is a directory" in refused(
+        "predict", taught, photos / "okapi", "--sheet", tmp_path / "folder.png"
+    )
+    out = tmp_path / "file" / "features.npz"
+    assert "cannot write" in refused("features", taught, photos / "okapi", "--out", out)
+
+
+@pytest.mark.parametrize("words", [("--sheet", "sheet.png"), ("--csv", "answers.csv")])
+def test_a_disk_that_fills_up_meanwhile_costs_no_answers(taught, photos, run, tmp_path, monkeypatch, words):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(disk.os, "fsync", full)
+    code, said, err = run("predict", taught, photos / "okapi", words[0], tmp_path / words[1])
     assert code == 2
     assert "000.png" in said
-    assert err.startswith("recollect: cannot write")
+    assert err.startswith("recollect: no room on the disk to write")
+
+
+def test_bad_pictures_are_left_out_if_asked(taught, photos, run, tmp_path):
+    (photos / "okapi" / "001.png").write_bytes(b"no picture")
+    (photos / "okapi" / "003.png").write_bytes(png_of_size(100_000, 100_000))
+    code, said, err = run("predict", taught, photos / "okapi")
+    assert (code, said) == (2, "")
+    assert "001.png" in err
+    assert "--skip-bad" in err
+    sheet = tmp_path / "sheet.png"
+    code, said, err = run("predict", taught, photos / "okapi", "--skip-bad", "--json", "--sheet", sheet)
+    assert code == 0
+    report = json.loads(said)
+    assert [one["picture"][-7:] for one in report["predictions"]] == ["000.png", "002.png"]
+    assert [one["picture"][-7:] for one in report["left_out"]] == ["001.png", "003.png"]
+    assert "too large" in report["left_out"][1]["reason"]
+    assert err.count("left out: ") == 2
+    for name in ("000.png", "002.png"):
+        (photos / "okapi" / name).write_bytes(b"")
+    code, said, err = run("predict", taught, photos / "okapi", "--skip-bad")
+    assert (code, said) == (2, "")
+    assert err.splitlines()[-1] == "recollect: none of 4 pictures can be read"
+
+
+def test_a_folder_is_read_to_its_depths_if_asked(taught, photos, answer):
+    write_picture(photos / "okapi" / "more" / "deep" / "x.png")
+    assert len(answer("predict", taught, photos / "okapi")["predictions"]) == 3
+    found = answer("predict", taught, photos, "--recursive")["predictions"]
+    assert [one["picture"] for one in found] == sorted(map(str, photos.rglob("*.png")))
+
+
+def test_answers_as_csv(taught, photos, run, answer, tmp_path):
+    path = tmp_path / "answers.csv"
+    code, _, err = run("predict", taught, photos / "okapi", "--csv", path, "--top", 2)
+    assert (code, err) == (0, f"wrote {path}\n")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, one in zip(rows, answer("predict", taught, photos / "okapi")["predictions"], strict=True):
+        first, second, *_ = one["answers"]
+        assert (row["picture"], row["category"], row["origin"]) == (
+            one["picture"], first["category"], first["origin"],
+        )  # fmt: skip
+        assert float(row["probability"]) == pytest.approx(first["probability"])
+        assert (row["category_2"], row["origin_2"]) == (second["category"], second["origin"])
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_features_are_those_of_the_recogniser(taught, photos, run, tmp_path, suffix):
+    out = tmp_path / f"made{suffix}"
+    (photos / "tapir" / "000.png").write_bytes(b"no picture")
+    assert run("features", taught, photos / "tapir", "--out", out)[0] == 2
+    assert not out.exists()
+    code, said, err = run("features", taught, photos, "--recursive", "--skip-bad", "--out", out, "--json")
+    assert code == 0, err
+    report = json.loads(said)
+    assert (report["out"], report["pictures"], report["width"]) == (str(out), 4, 32)
+    assert len(report["left_out"]) == 1
+    pictures = [path for path in sorted(photos.rglob("*.png")) if path != photos / "tapir" / "000.png"]
+    if suffix == ".npz":
+        with np.load(out) as file:
+            names, values = file["pictures"].tolist(), file["features"]
+    else:
+        with out.open(newline="") as text:
+            _, *rows = csv.reader(text)
+        names, values = [row[0] for row in rows], np.array([row[1:] for row in rows], np.float32)
+    assert names == [str(path) for path in pictures]
+    np.testing.assert_allclose(values, Recognizer.load(taught).features(pictures), rtol=1e-5, atol=1e-6)
+
+
+def test_only_npz_and_csv_files_are_written(taught, photos, refused, tmp_path):
+    assert ".npz or .csv" in refused("features", taught, photos / "okapi", "--out", tmp_path / "made.txt")
+
+
+def test_explaining_a_taught_category(taught, answer, run, refused):
+    report = answer("explain", taught, "okapi", "--top", 2)
+    expected = Recognizer.load(taught, "default").explain("okapi", 2)
+    assert report["category"] == "okapi"
+    assert [(row["category"], row["share"]) for row in report["leans_on"]] == [
+        (name, pytest.approx(share)) for name, share in expected
+    ]
+    _, said, _ = run("explain", taught, "okapi")
+    assert "'okapi' leans on" in said
+    assert expected[0][0] in said
+    assert "taught are: okapi, tapir" in refused("explain", taught, "yeti")
+
+
+def test_copying_a_store_that_is_in_use(taught, photos, answer, run, refused, tmp_path):
+    with Recognizer.load(taught, "default") as open_elsewhere:
+        open_elsewhere.teach("quoll", sorted((photos / "okapi").iterdir()))
+        copied = tmp_path / "backup.sqlite"
+        report = answer("store", "copy", taught / "taught.sqlite", copied)
+        assert report == {
+            "from": str(taught / "taught.sqlite"), "to": str(copied), "categories": 3, "examples": 8,
+        }  # fmt: skip
+    assert [path.name for path in tmp_path.glob("backup*")] == ["backup.sqlite"]
+    assert names(answer, taught, "--store", copied) == ["okapi", "tapir", "quoll"]
+    assert "exists already" in refused("store", "copy", taught / "taught.sqlite", copied)
+    assert "there is no store at" in refused("store", "copy", tmp_path / "nothing", tmp_path / "x")
+    assert "cannot write" in refused("store", "copy", copied, copied / "x")
+    (tmp_path / "text").write_text("no store " * 99)
+    assert "cannot be copied" in refused("store", "copy", tmp_path / "text", tmp_path / "x")
+    assert "name a file" in refused("store", "copy", "memory:", tmp_path / "x")
+    _, said, _ = run("store", "copy", copied, tmp_path / "second.sqlite")
+    assert said == f"Copied {copied} to {tmp_path / 'second.sqlite'}: 3 categories with 8 examples\n"
 
 
 def test_a_picture_whose_name_is_no_text(taught, tmp_path, run):
@@ -350,7 +479,7 @@ def test_a_model_whose_path_is_no_text_in_any_encoding(model, encoding, words):
 def test_many_pictures_are_answered_batch_by_batch(taught, tmp_path, answer, monkeypatch):
     many = write_folder(tmp_path / "many", {"all": 7}) / "all"
     at_once = answer("predict", taught, many)
-    monkeypatch.setattr(predicting, "_AT_ONCE", 3)
+    monkeypatch.setattr(pictures, "BATCH", 3)
     in_parts = answer("predict", taught, many)
     assert [one["picture"] for one in in_parts["predictions"]] == sorted(map(str, many.iterdir()))
     for one, other in zip(at_once["predictions"], in_parts["predictions"], strict=True):
@@ -454,7 +583,7 @@ def test_folders_without_pictures(model, refused, tmp_path):
         (lambda photos: write_picture(photos / "loose.png"), "loose.png: a sub-folder per category"),
         (lambda photos: write_picture(photos / "tapir" / "x" / "a.png"), "tapir/x/a.png: a sub-folder per"),
         (lambda photos: write_picture(photos / "Okapi" / "a.png"), "'okapi' is taught already as 'Okapi'"),
-        (lambda photos: write_picture(photos / "okapi " / "a.png"), "two folders here have this name"),
+        (lambda photos: write_picture(photos / "okapi " / "a.png"), "photos are called 'okapi'"),
         (lambda photos: write_picture(photos / ("x" * 201) / "a.png"), "has 201 characters"),
     ],
     ids=["base", "bad picture", "loose", "deep", "spelling", "twice", "long"],

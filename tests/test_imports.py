@@ -36,7 +36,7 @@ ALLOWED = {
     "backends": {"errors", "system", "model", "modelfile"},
     "recognition": RECOGNITION - {"recognition"},
     "estimator": {"errors", "model", "training", "recognition"},
-    "commands": TRAINING | RECOGNITION,
+    "commands": TRAINING | RECOGNITION | {"methods", "reproduce"},
     "__init__": {"errors", "recognition", "estimator"},
     "cli": TRAINING | RECOGNITION | {"methods", "reproduce", "commands", "__init__"},
 }

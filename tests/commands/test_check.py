@@ -12,8 +12,9 @@ from safetensors.numpy import load_file
 
 from pictures import write_folder, write_picture, write_zip
 from recollect import Recognizer
-from recollect.commands import check
-from recollect.commands.check import check_folder, check_table
+from recollect.commands import pictures
+from recollect.commands.check import check, check_table
+from recollect.commands.opening import Target
 from recollect.data import folder as folder_data
 from recollect.errors import DataError, ModelError, PictureError
 from recollect.model.spec import Calibration, Unknown
@@ -34,6 +35,10 @@ def model(tmp_path_factory, make_model):
     path = tmp_path_factory.mktemp("check") / "m.safetensors"
     save_model(path, make_model(categories=KNOWN))
     return path
+
+
+def check_folder(model, folder, store=None, **options):
+    return check(Target(model, store), folder, **options)
 
 
 def answers_of(recognizer, zoo, category):
@@ -66,7 +71,7 @@ def expected_rows(recognizer, zoo, names, base=KNOWN):
 
 @pytest.mark.parametrize("batch", [256, 7])
 def test_accuracies_are_those_of_one_prediction_after_the_other(model, zoo, monkeypatch, batch, caplog):
-    monkeypatch.setattr(check, "BATCH", batch)
+    monkeypatch.setattr(pictures, "BATCH", batch)
     report, confusion = check_folder(model, zoo)
     recognizer = Recognizer.load(model)
     rows = expected_rows(recognizer, zoo, KNOWN[:3])
@@ -78,8 +83,11 @@ def test_accuracies_are_those_of_one_prediction_after_the_other(model, zoo, monk
         "accuracy": round(100 * right / 26, 2),
         "mean_accuracy": pytest.approx(sum(row["accuracy"] for row in rows) / 3, abs=0.01),
         "categories": rows,
-        "unknown": [{"category": "yak", "pictures": 2}, {"category": "yeti", "pictures": 3}],
-        "warnings": ["not a category of this model, left out with its pictures: yak (2), yeti (3)"],
+        "unknown": [
+            {"category": name, "pictures": COUNTS[name], "accuracy": None, "confused_with": None}
+            for name in ("yak", "yeti")
+        ],
+        "warnings": ["not categories of this model, left out with their pictures: yak (2), yeti (3)"],
     }
     assert caplog.messages == report["warnings"]
     assert len({row["accuracy"] for row in rows}) > 1
@@ -131,16 +139,62 @@ def test_a_category_that_another_process_renames_meanwhile_has_a_column_of_its_o
     assert report["warnings"][-1].endswith("by another process while this was measured: almas")
 
 
+def calibrated(model, path, threshold):
+    """A copy of a model that calls a picture unknown when its best score is below the threshold."""
+    rule = Unknown(threshold=threshold, steepness=1, offset=0, false_alarms=0.05)
+    words = read_header(model).model_copy(update={"calibration": Calibration(unknown=rule)})
+    write_model(path, words, load_file(find_model(model)))
+    return path
+
+
 def test_a_picture_that_is_called_unknown_counts_as_such(model, zoo, tmp_path):
-    strict = Unknown(threshold=1e6, steepness=1, offset=0, false_alarms=1)
-    words = read_header(model).model_copy(update={"calibration": Calibration(unknown=strict)})
-    write_model(tmp_path / "strict.safetensors", words, load_file(find_model(model)))
-    report, confusion = check_folder(tmp_path / "strict.safetensors", zoo)
+    report, confusion = check_folder(calibrated(model, tmp_path / "strict.safetensors", 1e6), zoo)
     assert report["accuracy"] == 0
     assert all(
         row["confused_with"] == {"category": "(unknown)", "share": 100} for row in report["categories"]
     )
-    assert confusion.counts.sum() == confusion.counts[:, -1].sum() == report["pictures"]
+    assert confusion.counts.sum() == confusion.counts[:, -1].sum() == sum(COUNTS.values())
+
+
+@pytest.mark.parametrize("names", [("yeti", "yak"), ("ant", "bee", "yeti")])
+def test_for_what_was_never_taught_unknown_is_the_right_answer(model, zoo, tmp_path, names):
+    folder = tmp_path / "some"
+    for name in names:
+        shutil.copytree(zoo / name, folder / name)
+    scores = Recognizer.load(model).scores([*sorted(folder.rglob("*.png"))]).base.max(axis=1)
+    half = calibrated(model, tmp_path / "half.safetensors", float(sorted(scores)[len(scores) // 2]))
+    report, confusion = check_folder(half, folder)
+    recognizer = Recognizer.load(half)
+    for row in report["unknown"]:
+        answers = answers_of(recognizer, folder, row["category"])
+        assert row["pictures"] == len(answers)
+        assert row["accuracy"] == round(100 * answers.count("unknown") / len(answers), 2)
+    assert [row["category"] for row in report["unknown"]] == sorted({*names} - {*KNOWN})
+    assert report["pictures"] == sum(COUNTS[name] for name in names if name in KNOWN)
+    assert (report["accuracy"] is None) == (not report["categories"])
+    (warning,) = report["warnings"]
+    assert "not categories of this model, so 'unknown' is the right answer for them: " in warning
+    assert "are called unknown" in str(check_table(report).title)
+    assert confusion.predicted[-1] == "(unknown)"
+
+
+def test_two_stores_are_compared(model, zoo, tmp_path):
+    model = Path(shutil.copy(find_model(model), tmp_path / "own.safetensors"))
+    with Recognizer.load(model, "default") as recognizer:
+        recognizer.teach("yeti", sorted((zoo / "yeti").iterdir()))
+        recognizer.teach("ants", sorted((zoo / "ant").iterdir()))  # which answers for the ants from now on
+    (before, _), (after, _) = (check_folder(model, zoo, store) for store in ("memory:", None))
+    report, _ = check_folder(model, zoo, against="memory:")
+    old = {row["category"]: row["accuracy"] for row in before["categories"]}
+    assert {row["category"]: row["accuracy_against"] for row in report["categories"]} == {**old, "yeti": None}
+    assert [row["accuracy"] for row in report["categories"]] == [
+        row["accuracy"] for row in after["categories"]
+    ]
+    both = report["against"]
+    assert (both["store"], both["categories"], both["pictures"]) == ("memory:", 3, before["pictures"])
+    assert both["accuracy_against"] == pytest.approx(before["accuracy"], abs=0.02)
+    assert both["accuracy"] < both["accuracy_against"], "the lookalike took some of the ants"
+    assert "3 categories are in both stores: " in str(check_table(report).title)
 
 
 def test_an_archive_is_as_good_as_its_folder(model, zoo, tmp_path):
@@ -203,7 +257,7 @@ def test_a_bad_picture_is_named_or_left_out(tmp_path, model, caplog):
 def test_a_folder_of_nothing_but_bad_pictures(tmp_path, model):
     zoo = tmp_path / "zoo"
     write_picture(zoo / "ant" / "a.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"no picture of .*zoo can be read"):
+    with pytest.raises(PictureError, match=r"none of 1 picture can be read"):
         check_folder(model, zoo, skip_bad=True)
 
 
@@ -218,7 +272,7 @@ def test_a_folder_of_other_categories(tmp_path, model):
 def test_names_with_control_characters_stay_on_one_line(model, tmp_path, caplog):
     zoo = write_folder(tmp_path / "zoo", {"ant": 2, "y\ne\x1bti": 1})
     check_folder(model, zoo)
-    assert caplog.messages == [r"not a category of this model, left out with its pictures: y\ne\x1bti (1)"]
+    assert caplog.messages == [r"not categories of this model, left out with their pictures: y\ne\x1bti (1)"]
 
 
 def test_such_names_stay_on_one_line_in_the_tables_too(tmp_path, make_model, run):
@@ -254,7 +308,7 @@ def test_what_is_no_model_and_no_folder(tmp_path, model, zoo):
 
 
 def test_only_a_batch_of_pictures_is_in_memory(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "BATCH", 4)
+    monkeypatch.setattr(pictures, "BATCH", 4)
     zoo = write_folder(tmp_path / "zoo", {"ant": 13})
     sizes = []
     predict = Recognizer.predict

@@ -186,10 +186,10 @@ def test_categories_of_which_no_episode_can_be_drawn_have_plain_means(run, tmp_p
 
 
 def test_wrong_calls_are_one_line(refused, run, taught, monkeypatch):
-    assert "is there already" in refused("new", "fresh", *OWN)
-    assert "is there already" in refused("refit", "fresh", "--out", "fresh", *OWN)
+    assert "exists already" in refused("new", "fresh", *OWN)
+    assert "exists already" in refused("refit", "fresh", "--out", "fresh", *OWN)
     assert "--seed" in refused("refit", "fresh", "--out", "other", "--seed", 2**31, *OWN)
-    assert "brings weights along is needed" in refused("new", "other", "--extractor", "c64f")
+    assert "has no weights yet: name a pretrained one" in refused("new", "other", "--extractor", "c64f")
     assert "other features for the same pictures" in refused(
         "new", "other", "--extractor", "module:fresh_code:restless"
     )

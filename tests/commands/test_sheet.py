@@ -1,7 +1,5 @@
 """The contact sheet: every picture with its answers, upright and whole, on one page."""
 
-import logging
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -81,13 +79,12 @@ def test_pictures_stand_in_a_grid(picture, count, columns):
 
 
 def test_more_pictures_than_a_sheet_holds_are_left_out_and_that_is_said(
-    picture, tmp_path, monkeypatch, caplog
+    picture, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(sheet, "MOST_PICTURES", 3)
     path = tmp_path / "sheet.png"
-    with caplog.at_level(logging.WARNING):
-        sheet.write_sheet(path, report_of([picture] * 5), [picture] * 5)
-    assert f"{path} shows the first 3 of 5 pictures" in caplog.text
+    sheet.write_sheet(path, report_of([picture] * 5), [picture] * 5)
+    assert capsys.readouterr().err == f"wrote {path}, with the first 3 of 5 pictures\n"
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert image.size == drawn([picture] * 3).shape[1::-1]

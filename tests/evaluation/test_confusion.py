@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recollect.evaluation.confusion import MOST, WRITTEN, Confusion, confusion_figure, shown_shares
+from recollect.evaluation.confusion import (
+    CULPRITS,
+    MOST,
+    UNKNOWN,
+    WRITTEN,
+    Confusion,
+    confusion_figure,
+    shown_shares,
+)
 from recollect.evaluation.plots import save_figure
 
 
@@ -21,14 +29,35 @@ def confusion_of(categories, others=3, seed=0):
 
 def test_shares_are_those_of_each_row():
     confusion = confusion_of(5)
-    names, shares = shown_shares(confusion)
+    names, answers, shares = shown_shares(confusion)
     assert names == list(confusion.true)
+    assert answers[:5] == names
+    assert sorted(answers[5:]) == ["other 0", "other 1", "other 2"]
     for row, name in enumerate(names):
         total = sum(confusion.counts[row])
-        for column, other in enumerate(names):
+        for column, other in enumerate(answers):
             count = confusion.counts[row, confusion.predicted.index(other)]
             assert shares[row, column] == pytest.approx(100 * count / total), (name, other)
     np.testing.assert_allclose(shares.sum(axis=1), 100)
+
+
+def test_the_real_culprits_are_shown_and_then_unknown():
+    others = CULPRITS + 4
+    predicted = ("ant", *(f"c{number}" for number in range(others)), UNKNOWN)
+    counts = np.array([[50, *range(others), 7]])
+    names, answers, shares = shown_shares(Confusion(counts, ("ant",), predicted))
+    worst = [f"c{number}" for number in range(others - 1, others - 1 - CULPRITS, -1)]
+    assert names == ["ant"]
+    assert answers == ["ant", *worst, UNKNOWN, "(other)"]
+    assert shares.sum() == pytest.approx(100)
+    assert shares[0, -1] == pytest.approx(100 * (1 + 2 + 3) / counts.sum())
+
+
+def test_for_what_nobody_taught_unknown_is_right():
+    counts = np.array([[8, 0, 1], [4, 0, 6]])
+    confusion = Confusion(counts, ("ant", "yeti"), ("ant", "bee", UNKNOWN))
+    assert confusion.own().tolist() == [0, 2]
+    assert shown_shares(confusion)[1] == ["ant", UNKNOWN]
 
 
 def test_of_many_categories_those_with_the_most_mistakes_are_shown():
@@ -39,12 +68,13 @@ def test_of_many_categories_those_with_the_most_mistakes_are_shown():
     counts[4, 5] = counts[6, 7] = 9
     counts[8, 0] = 0  # neither 1 nor 8 are ever mistaken
     names = tuple(f"c{index}" for index in range(count))
-    shown, shares = shown_shares(Confusion(counts, names, names))
+    shown, answers, shares = shown_shares(Confusion(counts, names, names))
     assert len(shown) == MOST
     assert {"c0", "c4", "c5", "c6", "c7"} <= set(shown)
     assert not {"c1", "c8"} & set(shown)
     assert shown == sorted(shown, key=names.index)
-    assert shares.shape == (MOST, MOST + 1)
+    assert answers == shown, "nothing was taken for the others"
+    assert shares.shape == (MOST, MOST)
     np.testing.assert_allclose(shares.sum(axis=1), 100)
     figure = confusion_figure(Confusion(counts, names, names))
     assert f"the {MOST} of {count} categories with the most mistakes" in figure.axes[0].get_title()
@@ -53,11 +83,11 @@ def test_of_many_categories_those_with_the_most_mistakes_are_shown():
 @pytest.mark.parametrize("categories", [1, 3, WRITTEN, WRITTEN + 1])
 def test_cells_hold_their_shares_while_there_is_room(categories, tmp_path):
     confusion = confusion_of(categories)
-    names, shares = shown_shares(confusion)
+    names, answers, shares = shown_shares(confusion)
     figure = confusion_figure(confusion)
     axes = figure.axes[0]
     np.testing.assert_allclose(axes.images[0].get_array(), shares)
-    assert [label.get_text() for label in axes.get_xticklabels()][-1] == "(other)"
+    assert [label.get_text()[-7:] for label in axes.get_xticklabels()][-3:] == answers[-3:]
     assert len(axes.get_yticklabels()) == len(names)
     written = {text.get_position(): text.get_text() for text in axes.texts}
     expected = {

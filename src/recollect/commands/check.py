@@ -1,177 +1,224 @@
-"""`recollect check`: how well a recogniser does on a person's own labelled pictures."""
+"""`recollect check`: how well a recogniser does on your own labelled pictures."""
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from recollect.commands.teach import reading
-from recollect.data.arrays import Pixels
+from recollect.commands import pictures
+from recollect.commands.opening import Target
 from recollect.data.folder import find_items
-from recollect.data.imageset import Item, Undecoded, decoded
-from recollect.errors import DataError, PictureError, one_line
-from recollect.evaluation.confusion import Confusion
-from recollect.model.spec import Preprocessing
+from recollect.errors import DataError, one_line
+from recollect.evaluation.confusion import UNKNOWN, Confusion, confusion_figure
 from recollect.modelfile import read_header
+from recollect.recognition.recognizer import Recognizer
 from recollect.store import fold
+from recollect.system.progress import say
 
 log = logging.getLogger(__name__)
-BATCH = 256  # pictures that are answered at a time
-UNKNOWN = "(unknown)"  # in place of a category's name
 
 
-def check_folder(
-    model: Path,
-    folder: Path,
-    store: str | None = None,
-    *,
-    skip_bad: bool = False,
-    extractor: str | None = None,
+class _Answers(NamedTuple):
+    """What a recogniser knew, and how often each category's pictures got each answer (`None`: unknown)."""
+
+    known: list[str]
+    spelled: dict[str, str]  # a category's own spelling, by `fold`
+    counts: Counter[tuple[str, str | None]]
+
+    @classmethod
+    def of(cls, recognizer: Recognizer) -> "_Answers":
+        known = [category.name for category in recognizer.categories()]
+        return cls(known, {fold(name): name for name in known}, Counter())
+
+
+def check(
+    target: Target, folder: Path, *, against: str | None = None, skip_bad: bool = False
 ) -> tuple[dict[str, Any], Confusion]:
     """Let a recogniser answer as `predict` does: the result of `recollect check`, and the counts.
 
-    In percent: `accuracy` over all `pictures`, `mean_accuracy` over the categories. `categories` has for
-    each `category` its `origin` (base or novel), `pictures`, `accuracy`, and under `confused_with` the most
-    frequent wrong answer (`category`, or "(unknown)") with its `share` of the pictures, or null. `unknown`
-    names the sub-folders (`category`, `pictures`) that are no categories of the model and count nowhere else.
-    `warnings`, where there are any, say what must be known to read the figures.
+    In percent: `accuracy` over all `pictures` of known categories, `mean_accuracy` over the categories.
+    `categories` has for each `category` its `origin` (base or novel), `pictures`, `accuracy`, and under
+    `confused_with` the most frequent wrong answer (`category`, or "(unknown)") with its `share` of the
+    pictures, or null. `unknown` has the same for sub-folders that are no category of the model: there
+    `accuracy` is the share called unknown, or null for a model that never says so. `left_out` has each bad
+    `picture` with the `reason`. With `against`, every category has beside its accuracy the one with
+    that store (`accuracy_against`, null where only one of them knows it), and `against` has both over the
+    categories that both know. `warnings` say what you must know to read
+    the figures.
     """
-    header = read_header(model)
+    header = read_header(target.model)
     items, key = find_items(folder, header.spec.preprocessing.size)
-    with reading(model, store, extractor) as recognizer:
-        known = [category.name for category in recognizer.categories()]
-        names, spelled = frozenset(known), {fold(name): name for name in known}
-        asked = [
-            replace(item, category=spelled[fold(item.category)])
-            for item in items
-            if fold(item.category) in spelled
-        ]
-        unknown = Counter(item.category for item in items if fold(item.category) not in spelled)
+    bad: list[dict[str, str]] = []
+    with ExitStack() as stack:
+        targets = [target] if against is None else [target, replace(target, store=against)]
+        opened = [stack.enter_context(one.open()) for one in targets]
+        answers = [_Answers.of(recognizer) for recognizer in opened]
+        untaught = Counter(item.category for item in items if fold(item.category) not in answers[0].spelled)
+        can_refuse = header.calibration.unknown is not None
+        asked = [item for item in items if can_refuse or fold(item.category) in answers[0].spelled]
         if not asked:
             raise DataError(
-                f"no sub-folder of {folder} is a category of {model}: there are {_some(sorted(unknown))}, "
-                f"and the model knows {_some(known)}"
+                f"no sub-folder of {folder} is a category of {target.model}: there are "
+                f"{_some(sorted(untaught))}, and the model knows {_some(answers[0].known)}"
             )
-        answered: Counter[tuple[str, str | None]] = Counter()  # what is true and what was said, None: unknown
-        for batch, pixels in _decoded(asked, header.spec.preprocessing, skip_bad=skip_bad):
-            for item, (answer, *_) in zip(batch, recognizer.predict(list(pixels), top=1), strict=True):
-                said = None if answer.origin == "unknown" else answer.category
-                answered[item.category, said] += 1
-    if not answered:
-        raise DataError(f"no picture of {folder} can be read")
+        prepare = header.spec.preprocessing
+        for places, pixels in pictures.read(asked, prepare, "checking", skip_bad=skip_bad, bad=bad):
+            for recognizer, one in zip(opened, answers, strict=True):
+                for place, (best, *_) in zip(places, recognizer.predict(pixels, top=1), strict=True):
+                    true = one.spelled.get(fold(asked[place].category), asked[place].category)
+                    one.counts[true, None if best.origin == "unknown" else best.category] += 1
+    first = answers[0]
     # Somebody may have taught or renamed a category since: its new name is an answer too.
-    new = sorted({said for _, said in answered if said is not None} - names)
-    confusion = _confusion(answered, [*known, *new])
-    warnings = _warnings(folder, unknown, new, same=key == header.trained_on.key)
+    new = sorted({said for _, said in first.counts if said is not None} - {*first.known})
+    confusion = _confusion(first.counts, [*first.known, *new], sorted(untaught))
+    report: dict[str, Any] = {"model": str(target.model), "data": str(folder)}
+    report |= _figures(confusion, {*header.spec.categories}, {*untaught})
+    if not can_refuse:
+        none: dict[str, Any] = {"accuracy": None, "confused_with": None}
+        report["unknown"] = [
+            {"category": name, "pictures": untaught[name], **none} for name in sorted(untaught)
+        ]
+    if against is not None:
+        _compare(report, against, answers[1])
+    warnings = _warnings(folder, untaught, new, same=key == header.trained_on.key, can_refuse=can_refuse)
     for warning in warnings:
         log.warning("%s", one_line(warning))
-    report = {
-        "model": str(model),
-        "data": str(folder),
-        **_figures(confusion, set(header.spec.categories)),
-        "unknown": [{"category": name, "pictures": count} for name, count in sorted(unknown.items())],
-        **({"warnings": warnings} if warnings else {}),
-    }
-    return report, confusion
+    extra = {"left_out": bad, "warnings": warnings}
+    return {**report, **{name: value for name, value in extra.items() if value}}, confusion
 
 
 def check_table(report: dict[str, Any]) -> Table:
-    """Return a row for each category, and below them the accuracy of all."""
-    right = f"{report['accuracy']:.1f} % of {report['pictures']} pictures are recognised"
-    table = Table(
-        title=f"{right}; mean over {len(report['categories'])} categories {report['mean_accuracy']:.1f} %",
-        title_justify="left",
-    )
-    for heading in ("category", "origin", "pictures", "accuracy, %", "most often taken for"):
+    """Return a row for each category, and above them the accuracy of all."""
+    compared = "against" in report
+    table = Table(title=_title(report), title_justify="left")
+    for heading in ("category", "origin", "pictures", "accuracy, %"):
         table.add_column(heading, justify="right" if heading in {"pictures", "accuracy, %"} else "left")
-    for row in report["categories"]:
+    if compared:
+        table.add_column("against, %", justify="right")
+    table.add_column("most often taken for")
+    for row in [*report["categories"], *report["unknown"]]:
         wrong = row["confused_with"]
         answer = "" if wrong is None else f"{wrong['category']} ({wrong['share']:.1f} %)"
         # Not plain strings: a name may hold what rich takes for markup.
         table.add_row(
             Text(row["category"]),
-            row["origin"],
+            row.get("origin", "not known"),
             str(row["pictures"]),
-            f"{row['accuracy']:.1f}",
+            _cell(row["accuracy"]),
+            *([_cell(row["accuracy_against"])] if compared else []),
             Text(answer),
         )
     return table
 
 
-def _decoded(
-    items: Sequence[Item], prepare: Preprocessing, *, skip_bad: bool
-) -> Iterator[tuple[list[Item], Pixels]]:
-    """Yield pictures in batches, decoded as the model wants them."""
-    source = Undecoded(items, prepare.size, prepare.short_side)
-    results = zip(items, decoded(source, "checking", skip_bad=skip_bad), strict=True)
-    while some := list(islice(results, BATCH)):
-        kept: list[Item] = []
-        pixels: list[Pixels] = []
-        for item, result in some:
-            if isinstance(result, PictureError):
-                log.warning("left out: %s", result)
-            else:
-                kept.append(item)
-                pixels.append(result)
-        if kept:
-            yield kept, np.stack(pixels)
+def draw_confusion(path: Path, confusion: Confusion) -> None:
+    """Draw which categories are taken for which to a PNG file."""
+    from recollect.evaluation.plots import save_figure
+
+    save_figure(confusion_figure(confusion), path)
+    say(f"wrote {path}")
 
 
-def _confusion(answered: Counter[tuple[str, str | None]], known: Sequence[str]) -> Confusion:
-    """Return the counts of the categories that were asked for; a last column if any was called unknown."""
-    asked = {true for true, _ in answered}
-    rows = [name for name in known if name in asked]
+def _title(report: dict[str, Any]) -> str:
+    lines = []
+    if report["categories"]:
+        lines.append(
+            f"{report['accuracy']:.1f} % of {report['pictures']} pictures are recognised; "
+            f"mean over {len(report['categories'])} categories {report['mean_accuracy']:.1f} %"
+        )
+    if "against" in report and report["against"]["categories"]:
+        other = report["against"]
+        lines.append(
+            f"{other['categories']} categories are in both stores: {other['accuracy']:.1f} % here, "
+            f"{other['accuracy_against']:.1f} % with {other['store']}"
+        )
+    asked = [row for row in report["unknown"] if row["accuracy"] is not None]
+    if asked:
+        count = sum(row["pictures"] for row in asked)
+        right = sum(row["accuracy"] * row["pictures"] for row in asked) / count
+        lines.append(f"{right:.1f} % of {count} pictures of other things are called unknown")
+    return "\n".join(lines)
+
+
+def _cell(accuracy: float | None) -> str:
+    return "–" if accuracy is None else f"{accuracy:.1f}"
+
+
+def _confusion(
+    counts: Counter[tuple[str, str | None]], known: Sequence[str], untaught: Sequence[str]
+) -> Confusion:
+    """Return the counts of the categories that were asked for; those nobody taught come last."""
+    asked = {true for true, _ in counts}
+    rows = [name for name in (*known, *untaught) if name in asked]
     columns: list[str | None] = [*known]
-    if any(said is None for _, said in answered):
+    if any(said is None for _, said in counts) or asked & {*untaught}:
         columns.append(None)
     row, column = ({name: place for place, name in enumerate(names)} for names in (rows, columns))
-    counts = np.zeros((len(rows), len(columns)), np.int64)
-    for (true, said), count in answered.items():
-        counts[row[true], column[said]] = count
-    return Confusion(counts, tuple(rows), tuple(UNKNOWN if name is None else name for name in columns))
+    table = np.zeros((len(rows), len(columns)), np.int64)
+    for (true, said), count in counts.items():
+        table[row[true], column[said]] = count
+    return Confusion(table, tuple(rows), tuple(UNKNOWN if name is None else name for name in columns))
 
 
-def _figures(confusion: Confusion, base: set[str]) -> dict[str, Any]:
+def _figures(confusion: Confusion, base: set[str], untaught: set[str]) -> dict[str, Any]:
     counts, own = confusion.counts, confusion.own()
     totals, right = counts.sum(axis=1), counts[np.arange(len(own)), own]
     wrong = counts.copy()
     wrong[np.arange(len(own)), own] = 0
-    categories = []
-    for row, name in enumerate(confusion.true):
-        worst = int(wrong[row].argmax())
-        share = _percent(wrong[row, worst] / totals[row])
-        confused = {"category": confusion.predicted[worst], "share": share} if wrong[row, worst] else None
-        categories.append(
-            {
-                "category": name,
-                "origin": "base" if name in base else "novel",
-                "pictures": int(totals[row]),
-                "accuracy": _percent(right[row] / totals[row]),
-                "confused_with": confused,
-            }
-        )
+    rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for place, name in enumerate(confusion.true):
+        worst = int(wrong[place].argmax())
+        share = _percent(wrong[place, worst] / totals[place])
+        confused = {"category": confusion.predicted[worst], "share": share} if wrong[place, worst] else None
+        origin = {} if name in untaught else {"origin": "base" if name in base else "novel"}
+        accuracy = _percent(right[place] / totals[place])
+        figures = {"pictures": int(totals[place]), "accuracy": accuracy, "confused_with": confused}
+        rows[name in untaught].append({"category": name, **origin, **figures})
+    known = np.array([name not in untaught for name in confusion.true])
+    right, totals = right[known], totals[known]
     return {
         "pictures": int(totals.sum()),
-        "accuracy": _percent(right.sum() / totals.sum()),
-        "mean_accuracy": _percent((right / totals).mean()),
-        "categories": categories,
+        "accuracy": _percent(right.sum() / totals.sum()) if len(totals) else None,
+        "mean_accuracy": _percent((right / totals).mean()) if len(totals) else None,
+        "categories": rows[False],
+        "unknown": rows[True],
     }
 
 
-def _warnings(folder: Path, unknown: Counter[str], new: Sequence[str], *, same: bool) -> list[str]:
+def _compare(report: dict[str, Any], store: str, other: _Answers) -> None:
+    """Put the accuracies with another store beside those of a report."""
+    both = []
+    for row in [*report["categories"], *report["unknown"]]:
+        name = other.spelled.get(fold(row["category"]))
+        hits = other.counts[name or row["category"], name]
+        asked = sum(count for (true, _), count in other.counts.items() if true == (name or row["category"]))
+        known = "origin" in row
+        row["accuracy_against"] = _percent(hits / asked) if asked and known == (name is not None) else None
+        if known and name is not None:
+            both.append((row["pictures"], row["accuracy"], row["accuracy_against"]))
+    weights, here, there = np.array(both).reshape(-1, 3).T
+    report["against"] = {"store": store, "categories": len(both), "pictures": int(weights.sum())}
+    for key, values in (("accuracy", here), ("accuracy_against", there)):
+        report["against"][key] = round(float(np.average(values, weights=weights)), 2) if both else None
+
+
+def _warnings(
+    folder: Path, untaught: Counter[str], new: Sequence[str], *, same: bool, can_refuse: bool
+) -> list[str]:
     warnings = []
     if same:
         warnings.append(f"the model was trained on {folder}: most of these pictures are no test of it")
-    if unknown:
-        names = _some([f"{name} ({count})" for name, count in sorted(unknown.items())])
-        warnings.append(f"not a category of this model, left out with its pictures: {names}")
+    if untaught:
+        names = _some([f"{name} ({count})" for name, count in sorted(untaught.items())])
+        what = "so 'unknown' is the right answer for them" if can_refuse else "left out with their pictures"
+        warnings.append(f"not categories of this model, {what}: {names}")
     if new:
         warnings.append(f"taught or renamed by another process while this was measured: {_some(new)}")
     return warnings

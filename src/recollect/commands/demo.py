@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.backends.torch import TorchBackend
+from recollect.commands.printing import require_writable
 from recollect.data.catalogue import load_data
 from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
@@ -43,6 +44,7 @@ Pixels = npt.NDArray[np.uint8]
 
 def run_demo(out: Path, seed: int = 0) -> dict[str, Any]:
     """Train, compare the generators, teach five characters, draw; return everything that was found."""
+    require_writable(out, folder=True)
     began = time.perf_counter()
     split = load_data("glyphs")
     models = train_generators(split, out, seed)

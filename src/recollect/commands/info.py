@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from recollect.commands.printing import PathText
 from recollect.modelfile import PAPER, summarise
 from recollect.pretrained import PUBLISHED
 
@@ -58,7 +59,7 @@ def info_table(info: dict[str, Any]) -> Table:
     for name, value in {**_what(info), **_whence(info)}.items():
         if value:
             # Not a plain string: a name may hold what rich takes for markup.
-            table.add_row(name, Text(value))
+            table.add_row(name, PathText(value) if name == "file" else Text(value))
     return table
 
 
@@ -68,7 +69,8 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
     mean, std = (", ".join(f"{value:g}" for value in prepare[name]) for name in ("mean", "std"))
     names, count = info["first_categories"], info["base_categories"]
     return {
-        "file": f"{info['file']} ({info['megabytes']:.2f} MB, format {info['format']})",
+        "file": info["file"],
+        "size": f"{info['megabytes']:.2f} MB, format {info['format']}",
         "method": "" if info["method"] == PAPER else info["method"],
         "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}"
         f"{', centred' if info['centred'] else ''}",

@@ -1,9 +1,10 @@
-"""`recollect new`: a recogniser that knows no category yet, on an extractor that brings its weights along."""
+"""`recollect new`: a recogniser on a pretrained extractor that knows no category yet."""
 
 import shlex
 from pathlib import Path
 from typing import Any
 
+from recollect.commands.printing import require_writable
 from recollect.errors import ModelError
 from recollect.model.spec import ModelSpec, is_own_code
 from recollect.modelfile import FILE_NAME, save_model, stamp
@@ -21,8 +22,8 @@ def new_recogniser(extractor: str, out: Path, size: int | None = None) -> dict[s
     prepare = input_of(extractor, size)
     if prepare is None:
         raise ModelError(
-            f"--extractor {extractor}: an extractor that brings weights along is needed "
-            f"({', '.join(PUBLISHED)}, or module:package.module:callable); others are for `recollect train`"
+            f"--extractor {extractor} has no weights yet: name a pretrained one ({', '.join(PUBLISHED)}, or "
+            "module:package.module:callable), or use `recollect train`"
         )
     path = unused(out)
     spec = ModelSpec(extractor=extractor, generator="mean", preprocessing=prepare, categories=())
@@ -34,13 +35,14 @@ def new_recogniser(extractor: str, out: Path, size: int | None = None) -> dict[s
 
 
 def unused(out: Path) -> Path:
-    """Return the model file that `out` means, a file or a folder; refuse one that is there already."""
+    """Return the model file that `out` means, a file or a folder; refuse one that exists, or cannot be."""
     path = out if out.suffix == ".safetensors" else out / FILE_NAME
     try:
         if path.exists():
-            raise ModelError(f"{path} is there already: choose another name")
+            raise ModelError(f"{path} exists already: choose another name")
     except OSError as error:
         raise ModelError(f"cannot look at {path}: {error.strerror or error}") from error
+    require_writable(path)
     return path
 
 

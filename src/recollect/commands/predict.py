@@ -1,6 +1,8 @@
-"""What the command predict does: answers for many pictures, as plain data and as a table."""
+"""`recollect predict`: answers for many pictures, as plain data, as a table and as CSV."""
 
+import csv
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,44 +10,71 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from recollect.commands import pictures
+from recollect.commands.opening import Target
 from recollect.commands.printing import PathText, common_folder, percent
-from recollect.recognition.recognizer import Among, Recognizer
-from recollect.system.progress import bar
+from recollect.modelfile import read_header
+from recollect.recognition.recognizer import Among
+from recollect.system.disk import replacing_file
+from recollect.system.progress import say
 
 COLOURS = {"base": "cyan", "novel": "green", "unknown": "yellow"}
-_AT_ONCE = 32  # pictures in memory at a time
 _BAR = 12  # characters of a whole bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def predict_report(
-    recognizer: Recognizer,
-    model: Path,
-    pictures: Sequence[Path],
+def predict(
+    target: Target,
+    paths: Sequence[Path],
     top: int = 5,
     among: Among = "all",
     *,
     unknown: bool = True,
-) -> dict[str, Any]:
-    """Return the result of `recollect predict`.
+    recursive: bool = False,
+    skip_bad: bool = False,
+) -> tuple[dict[str, Any], list[pictures.Named]]:
+    """Return the result of `recollect predict`, and the pictures that it speaks of.
 
     `predictions` has for each `picture` whether it is `unknown`, and its `answers`, the best first: each
     with `category`, `probability`, and its `origin`: base, novel, or unknown for an answer that names none.
+    `left_out`, where there are any, has each bad `picture` with the `reason`.
     """
-    answers = []
-    with bar("predicting", len(pictures)) as advance:
-        for start in range(0, len(pictures), _AT_ONCE):
-            some = pictures[start : start + _AT_ONCE]
-            answers += recognizer.predict(some, top, among, unknown=unknown)
-            advance(len(some), "")
-    predictions = []
-    for picture, given in zip(pictures, answers, strict=True):
-        told: list[dict[str, Any]] = [
-            {"category": one.category, "probability": one.probability, "origin": one.origin} for one in given
-        ]
-        nameless = told[0]["origin"] == "unknown"
-        predictions.append({"picture": str(picture), "unknown": nameless, "answers": told})
-    return {"model": str(model), "predictions": predictions}
+    found = pictures.find(paths, recursive=recursive)
+    prepare = read_header(target.model).spec.preprocessing
+    predictions: list[dict[str, Any]] = []
+    answered: list[pictures.Named] = []
+    bad: list[dict[str, str]] = []
+    with target.open() as recognizer:
+        for places, pixels in pictures.read(found, prepare, "predicting", skip_bad=skip_bad, bad=bad):
+            answered += [found[place] for place in places]
+            for place, given in zip(
+                places, recognizer.predict(pixels, top, among, unknown=unknown), strict=True
+            ):
+                predictions.append(
+                    {
+                        "picture": pictures.name_of(found[place]),
+                        "unknown": given[0].origin == "unknown",
+                        "answers": [asdict(answer) for answer in given],
+                    }
+                )
+    report = {"model": str(target.model), "predictions": predictions, **({"left_out": bad} if bad else {})}
+    return report, answered
+
+
+def write_csv(path: Path, report: dict[str, Any]) -> None:
+    """Write a row for each picture: its path, then category, probability and origin of each answer."""
+    most = max(len(one["answers"]) for one in report["predictions"])
+    parts = ("category", "probability", "origin")
+    names = [f"{part}_{rank}" if rank > 1 else part for rank in range(1, most + 1) for part in parts]
+    with (
+        replacing_file(path) as part,
+        part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(["picture", *names])
+        for one in report["predictions"]:
+            writer.writerow([one["picture"], *(answer[name] for answer in one["answers"] for name in parts)])
+    say(f"wrote {path}")
 
 
 def predict_table(report: dict[str, Any]) -> Group:

@@ -1,9 +1,11 @@
 """What the commands print: JSON or text on standard output, and pieces of tables they share."""
 
+import errno
 import io
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from recollect.errors import one_line
+from recollect.system.disk import clear_write_errors
 
 _WIDTH = 140  # columns where the output is no terminal
 
@@ -82,6 +85,22 @@ def common_folder(paths: Sequence[str]) -> str:
         return os.path.commonpath([os.path.dirname(path) for path in paths]).rstrip("/")  # noqa: PTH120
     except ValueError:  # absolute and relative ones
         return ""
+
+
+def require_writable(path: Path, *, folder: bool = False) -> None:
+    """Refuse a file (or folder) that could not be written, before any work is done for it."""
+    with clear_write_errors(path):
+        if path.is_dir() and not folder:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_dir():
+            if folder:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            if not path.is_file():  # a device or a pipe
+                return
+        place = path.absolute()
+        there = next(one for one in ([place] if folder else []) + [*place.parents] if one.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
 
 
 def counted(number: int, noun: str) -> str:

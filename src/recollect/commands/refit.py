@@ -1,9 +1,9 @@
 """`recollect refit`: taught categories with enough examples become base categories of a new model.
 
-Without base categories so far, W_base, τ and the generator are learned from the examples, and the mean
-feature is theirs. A model that has base categories keeps their vectors and τ as they are: their pictures are
-not there, so nothing could be learned that would weigh the new ones against them. The vectors of the new ones
-are those that the generator made; then it learns on, from episodes in which the new ones play novel.
+A model without base categories learns W_base, τ and the generator from the examples, and centres features on
+their mean. A model with base categories keeps their vectors and τ: without their pictures, nothing could be
+learned that weighs the new ones against them. The new ones keep the vectors that the generator made; then the
+generator is trained further, on episodes in which the new ones act as novel.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from recollect.backends.torch import TorchBackend
 from recollect.commands.new import unused
-from recollect.commands.teach import reading
+from recollect.commands.opening import Target
+from recollect.commands.printing import counted
 from recollect.errors import RecollectError
 from recollect.features import FeatureSet
 from recollect.model.generator import AttentionGenerator, MeanGenerator, compose
@@ -56,9 +57,7 @@ class _Lessons:
         return FeatureSet(features, torch.arange(len(sizes)).repeat_interleave(sizes), self.names)
 
 
-def refit(
-    model: Path, out: Path, store: str | None = None, *, seed: int = 0, extractor: str | None = None
-) -> dict[str, Any]:
+def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
     """Write a new model in which taught categories are base ones: the result of `recollect refit`.
 
     `base` names the categories that became base ones, `taught` those that had too few examples and stay
@@ -66,10 +65,10 @@ def refit(
     `after` with a model that was made without them; the model that is written has learned from all.
     """
     path = unused(out)
-    with reading(model, store, extractor) as recognizer:
+    with target.open() as recognizer:
         taught = [one.name for one in recognizer.categories() if one.origin == "novel"]
         examples = {name: recognizer.examples(name) for name in taught}
-    old, header = load_model(model, extractor), read_header(model)
+    old, header = load_model(target.model, target.extractor), read_header(target.model)
     names = tuple(new_name(name) for name in taught if len(examples[name]) >= ENOUGH)
     if len(names) < 2:
         raise RecollectError(
@@ -94,21 +93,26 @@ def refit(
         provenance={
             **stamp(),
             **{name: header.provenance[name] for name in ("weights_licence",) if name in header.provenance},
-            "refit": {"from": str(model), "categories": len(names), **report},
+            "refit": {"from": str(target.model), "categories": len(names), **report},
         },
     )
     _save(path, grown, new_header, {name: examples[name] for name in left}, old)
-    return {"model": str(model), "new": str(path), "base": list(names), "taught": left, **report}
+    return {"model": str(target.model), "new": str(path), "base": list(names), "taught": left, **report}
 
 
 def refit_text(result: dict[str, Any]) -> str:
     """Return what `refit` prints."""
     stay = f"; {len(result['taught'])} stay taught" if result["taught"] else ""
-    return (
-        f"{result['new']}: {len(result['base'])} taught categories are base categories now{stay}.\n"
-        f"On {result['held_back']} held-back examples, among all base categories: "
-        f"{result['before']:.1f} % right before, {result['after']:.1f} % after."
-    )
+    lines = [
+        f"{result['new']}: {len(result['base'])} taught categories are base categories now{stay}.",
+        (
+            f"On {counted(result['held_back'], 'held-out example')}, among all base categories: "
+            f"{result['before']:.1f} % right before, {result['after']:.1f} % after."
+        ),
+    ]
+    if result["after"] < result["before"]:
+        lines.append("This made it worse: keep the old model, or teach more pictures before you refit.")
+    return "\n".join(lines)
 
 
 def _features(examples: Sequence[Example]) -> Tensor:

@@ -1,7 +1,6 @@
 """The contact sheet: each picture with its answers as bars, many on one page."""
 
 import io
-import logging
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from recollect.commands.pictures import Named
 from recollect.commands.printing import percent
 from recollect.errors import one_line
 from recollect.images import thumbnail
 from recollect.system.disk import replacing_file
-from recollect.system.progress import track
+from recollect.system.progress import say, track
 
-log = logging.getLogger(__name__)
 MOST_PICTURES = 60
 MOST_BARS = 10  # for each picture
 MOST_COLUMNS = 5
@@ -41,16 +40,16 @@ TINTS = {
 _LEGEND = {"base": "base category", "novel": "taught category", "unknown": "unknown"}
 
 
-def write_sheet(path: Path, report: dict[str, Any], pictures: Sequence[Path]) -> None:
-    """Draw the result of `recollect predict` to a PNG file, whole or not at all; say what is left out."""
-    if len(pictures) > MOST_PICTURES:
-        log.warning("%s shows the first %d of %d pictures", path, MOST_PICTURES, len(pictures))
+def write_sheet(path: Path, report: dict[str, Any], pictures: Sequence[Named]) -> None:
+    """Draw the result of `recollect predict` to a PNG file, whole or not at all."""
     image = draw_sheet(report, pictures)
     with replacing_file(path) as part:
         image.save(part, "PNG")
+    shown, total = min(len(pictures), MOST_PICTURES), len(pictures)
+    say(f"wrote {path}" + (f", with the first {shown} of {total} pictures" if shown < total else ""))
 
 
-def draw_sheet(report: dict[str, Any], pictures: Sequence[Path]) -> Image.Image:
+def draw_sheet(report: dict[str, Any], pictures: Sequence[Named]) -> Image.Image:
     """Return the sheet of the first pictures with their answers, in the order they came."""
     shown = report["predictions"][:MOST_PICTURES]
     bars = min(MOST_BARS, max(len(one["answers"]) for one in shown))
@@ -95,7 +94,7 @@ def _draw_cell(
     corner: tuple[int, int],
     height: int,
     one: dict[str, Any],
-    picture: Path,
+    picture: Named,
 ) -> None:
     """Draw one picture, its file's name and its answers into the rectangle at `corner`."""
     left, top = corner
@@ -141,7 +140,7 @@ def _draw_bar(
     draw.text((right - 8, middle), share, _INK, font, anchor="rm")
 
 
-def _letter_boxed(picture: Path) -> Image.Image:
+def _letter_boxed(picture: Named) -> Image.Image:
     """Return the picture, upright and whole, in the middle of its box."""
     with Image.open(io.BytesIO(thumbnail(picture, 2 * max(_PICTURE)))) as small:
         return ImageOps.pad(small, _PICTURE, Image.Resampling.LANCZOS, _MAT)

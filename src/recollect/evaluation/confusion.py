@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 40  # categories in a picture
+CULPRITS = 15  # wrong answers shown besides them
+UNKNOWN = "(unknown)"  # the answer that names no category
 WRITTEN = 25  # up to so many, shares are written into the cells
 _INCHES = {True: 0.42, False: 0.27}  # of a cell, with and without a number in it
 
@@ -20,28 +22,39 @@ class Confusion:
 
     counts: npt.NDArray[np.int64]
     true: tuple[str, ...]
-    predicted: tuple[str, ...]  # every one of `true` is among them
+    predicted: tuple[str, ...]  # every one of `true`, or `UNKNOWN` for those that nobody taught
 
     def own(self) -> npt.NDArray[np.int64]:
-        """Return each true category's place among the predicted ones."""
-        return np.array([self.predicted.index(name) for name in self.true])
+        """Return the right answer's place among the predicted ones for each true category."""
+        place = {name: index for index, name in enumerate(self.predicted)}
+        return np.array([place[name] if name in place else place[UNKNOWN] for name in self.true])
 
 
-def shown_shares(confusion: Confusion) -> tuple[list[str], npt.NDArray[np.float64]]:
-    """Return which categories a picture shows, and shares of their pictures in percent.
+def shown_shares(confusion: Confusion) -> tuple[list[str], list[str], npt.NDArray[np.float64]]:
+    """Return which true categories a picture shows, which answers, and shares (rows, columns) in percent.
 
     Of more than `MOST` categories, those with the most mistakes are shown: pictures of theirs taken for
-    others, and of others taken for them. The last column holds all answers that are not shown.
+    others, and of others taken for them. Columns are these, the other answers that were given wrongly most
+    often, `UNKNOWN`, and last, if anything is left, all other answers together.
     """
     own, counts = confusion.own(), confusion.counts
     wrong = counts.copy()
     wrong[np.arange(len(own)), own] = 0
     mistakes = wrong.sum(axis=1) + wrong.sum(axis=0)[own]
     rows = np.sort(np.argsort(-mistakes, kind="stable")[:MOST])
-    shown = counts[np.ix_(rows, own[rows])]
+    given = counts[rows].sum(axis=0)
+    unknown = [place for place, name in enumerate(confusion.predicted) if name == UNKNOWN and given[place]]
+    mine = [place for place in dict.fromkeys(own[rows].tolist()) if place not in unknown]
+    others = [place for place in np.argsort(-given, kind="stable").tolist() if given[place]]
+    culprits = [place for place in others if place not in {*mine, *unknown}][:CULPRITS]
+    columns = [*mine, *culprits, *unknown]
+    names = [confusion.predicted[place] for place in columns]
     total = counts[rows].sum(axis=1, keepdims=True)
-    shares = 100 * np.concatenate([shown, total - shown.sum(axis=1, keepdims=True)], axis=1) / total
-    return [confusion.true[row] for row in rows], shares
+    shown = counts[np.ix_(rows, columns)]
+    rest = total - shown.sum(axis=1, keepdims=True)
+    if rest.any():
+        shown, names = np.concatenate([shown, rest], axis=1), [*names, "(other)"]
+    return [confusion.true[row] for row in rows], names, 100 * shown / total
 
 
 def confusion_figure(confusion: Confusion) -> "Figure":
@@ -51,10 +64,8 @@ def confusion_figure(confusion: Confusion) -> "Figure":
 
     from recollect.evaluation.plots import plain
 
-    names, shares = shown_shares(confusion)
-    if not shares[:, -1].any():
-        shares = shares[:, :-1]
-    columns = [plain(name) for name in names] + ["(other)"] * (shares.shape[1] - len(names))
+    names, answers, shares = shown_shares(confusion)
+    columns = [plain(name) for name in answers]
     written = len(names) <= WRITTEN
     side = _INCHES[written]
     figure = Figure(figsize=(max(2.5, side * len(columns)), max(2.0, side * len(names))))

@@ -20,6 +20,7 @@ from recollect.model.classifier import Classifier
 from recollect.model.generator import compose
 from recollect.model.model import Model
 from recollect.modelfile import PAPER, is_ready, load_model, read_header
+from recollect.system.machine import find_device
 
 log = logging.getLogger(__name__)
 ScoringFunction = Callable[[Tasks], Scores]
@@ -203,7 +204,11 @@ def evaluate(
 
 
 def load_trained(
-    model: str | Path, data: str, cache_gb: float | None = None, extractor: str | None = None
+    model: str | Path,
+    data: str,
+    cache_gb: float | None = None,
+    extractor: str | None = None,
+    device: str = "auto",
 ) -> tuple[Model, Split, list[str]]:
     """Load a model file and the data it was trained on, split as then; what to be warned of comes third."""
     header = read_header(model)
@@ -213,7 +218,10 @@ def load_trained(
             f"{model} was trained on no data that is split into parts: `recollect check {model} FOLDER` "
             "measures it on pictures that it has not seen"
         )
-    loaded = load_model(model, extractor)  # what is wrong with it is said before pictures are decoded
+    found = find_device(device)
+    loaded = load_model(model, extractor).to(
+        found
+    )  # what is wrong with it is said before pictures are decoded
     split = load_data(
         data,
         size=spec.preprocessing.size,
@@ -244,6 +252,7 @@ def evaluation_report(
     seed: int = 0,
     cache_gb: float | None = None,
     extractor: str | None = None,
+    device: str = "auto",
     keep: dict[int, Answers] | None = None,
     by: Scorer | None = None,
 ) -> dict[str, Any]:
@@ -253,7 +262,7 @@ def evaluation_report(
     method = read_header(model).method
     if method != by.name:
         raise ModelError(f"{model} is a model of the method {method}, not {by.name}")
-    loaded, split, warnings = load_trained(model, data, cache_gb, extractor)
+    loaded, split, warnings = load_trained(model, data, cache_gb, extractor, device)
     results = evaluate(
         loaded,
         split,

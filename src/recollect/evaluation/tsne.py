@@ -128,12 +128,13 @@ def tsne_report(
     seed: int = 0,
     cache_gb: float | None = None,
     extractor: str | None = None,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Draw the features of a model's unseen categories to `out`: the result of `recollect plot tsne`.
 
     `categories` are `val`, `test`, or `base` where none are reserved; `shown` names those in the picture.
     """
-    loaded, split, warnings = load_trained(model, data, cache_gb, extractor)
+    loaded, split, warnings = load_trained(model, data, cache_gb, extractor, device)
     novel, base = split.evaluated(part)
     images = novel or base
     features = sample(cached_features(loaded, images), seed=seed)
@@ -143,7 +144,7 @@ def tsne_report(
         warnings.append(f"{MOST} of {len(images.categories)} categories are shown, drawn by --seed {seed}")
     for warning in warnings:
         log.warning("%s", warning)
-    projection = project(features, loaded.classifier, seed=seed)
+    projection = project(features, loaded.cpu().classifier, seed=seed)
     of = (
         f"base categories, pictures held out for {part}"
         if novel is None

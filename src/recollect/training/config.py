@@ -165,7 +165,9 @@ def make_config(
         found = error.errors()
         place = _place(found[0]["loc"])
         reasons = " or ".join(one["msg"] for one in found if _place(one["loc"]) == place)
-        raise ConfigError(f"setting '{place}' = {found[0]['input']!r}: {reasons}") from error
+        given = repr(found[0]["input"])
+        given = given if len(given) < 200 else f"{given[:100]}…"
+        raise ConfigError(f"setting '{place}' = {given}: {reasons}") from error
     if config.last_relu and brings_weights(config.extractor):
         raise ConfigError(f"--last-relu: '{config.extractor}' ends as it was trained; leave it out")
     return config
@@ -205,5 +207,5 @@ def _parse(text: str) -> Any:  # noqa: ANN401
     """Read a value as TOML would, and as plain text where it is not TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also thousands of digits or brackets
         return text

@@ -1,0 +1,81 @@
+"""`recollect categories`, and the commands that change one: forget, rename."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from recollect.commands.opening import Target
+from recollect.commands.printing import counted
+from recollect.recognition.recognizer import Recognizer
+from recollect.store import tidy
+
+_SHOWN = 10  # base categories listed unless all are asked for
+
+
+def categories(target: Target) -> dict[str, Any]:
+    """Return the result of `recollect categories`: taught ones first, each with its number of examples."""
+    with target.open() as recognizer:
+        known = sorted(recognizer.categories(), key=lambda category: category.origin != "novel")
+    rows = [{"id": one.id, "name": one.name, "origin": one.origin, "examples": one.examples} for one in known]
+    taught = sum(one.origin == "novel" for one in known)
+    return {"model": str(target.model), "base": len(known) - taught, "taught": taught, "categories": rows}
+
+
+def categories_table(report: dict[str, Any], *, everything: bool = False) -> Table:
+    """Return a row for each taught category, and for the first few base ones or all of them."""
+    base, taught = report["base"], report["taught"]
+    shown = report["categories"] if everything else report["categories"][: taught + _SHOWN]
+    left = len(report["categories"]) - len(shown)
+    table = Table(
+        title=f"{taught} taught, {base} base categories",
+        title_justify="left",
+        caption=f"{left} more base categories: --all" if left else None,
+        caption_justify="left",
+    )
+    table.add_column("id", justify="right")
+    table.add_column("category")
+    table.add_column("origin")
+    table.add_column("examples", justify="right")
+    for row in shown:
+        examples = "" if row["examples"] is None else str(row["examples"])
+        # Not plain strings: a name may hold what rich takes for markup.
+        table.add_row(str(row["id"]), Text(row["name"]), row["origin"], examples)
+    return table
+
+
+def forget(target: Target, name: str) -> dict[str, Any]:
+    """Forget a taught category: the result of `recollect forget`."""
+    examples = 0
+
+    def change(recognizer: Recognizer) -> None:
+        nonlocal examples
+        examples = len(recognizer.examples(name))
+        recognizer.forget(name)
+
+    return {**_changed(target, change), "forgotten": tidy(name), "examples": examples}
+
+
+def rename(target: Target, old: str, new: str) -> dict[str, Any]:
+    """Rename a category: the result of `recollect rename`."""
+    changed = _changed(target, lambda recognizer: recognizer.rename(old, new))
+    return {**changed, "old": tidy(old), "new": tidy(new)}
+
+
+def forget_text(result: dict[str, Any]) -> str:
+    """Return what `forget` prints."""
+    return f"Forgot '{result['forgotten']}' and its {counted(result['examples'], 'picture')}."
+
+
+def rename_text(result: dict[str, Any]) -> str:
+    """Return what `rename` prints."""
+    return f"'{result['old']}' is now called '{result['new']}'."
+
+
+def _changed(target: Target, change: Callable[[Recognizer], None]) -> dict[str, Any]:
+    """Change what a model was taught; return where that is kept."""
+    path = target.kept()
+    with target.open() as recognizer:
+        change(recognizer)
+    return {"model": str(target.model), "store": str(path)}

@@ -1,0 +1,58 @@
+"""`recollect evaluate`: the report of a model on few-shot tasks, and the curve beside it."""
+
+from pathlib import Path
+from typing import Any
+
+from recollect.commands.printing import json_text
+from recollect.errors import RecollectError
+from recollect.evaluation.evaluate import evaluation_report
+from recollect.methods import find_method
+from recollect.modelfile import read_header
+from recollect.system import machine
+from recollect.system.disk import write_text
+from recollect.system.progress import say
+
+
+def evaluate(
+    model: Path,
+    data: str,
+    *,
+    shots: str,
+    threads: int | None,
+    curve: bool,
+    **options: Any,  # noqa: ANN401
+) -> tuple[dict[str, Any], dict[int, Any]]:
+    """Return the result of `recollect evaluate`, and what `--plot` draws if `curve` asks for it."""
+    method = find_method(read_header(model).method)
+    if curve and not method.joint:
+        raise RecollectError(f"--plot: {method.title} do not score base categories, so there is no curve")
+    numbers = _numbers(shots)
+    machine.prepare(threads)
+    kept: dict[int, Any] = {}
+    report = evaluation_report(model, data, shots=numbers, keep=kept if curve else None, by=method, **options)
+    return report, kept
+
+
+def write_report(path: Path, report: dict[str, Any]) -> None:
+    """Write the report as JSON."""
+    write_text(path, json_text(report))
+    say(f"wrote {path}")
+
+
+def draw_curve(path: Path, report: dict[str, Any], kept: dict[int, Any]) -> None:
+    """Draw base against novel accuracy to a PNG file."""
+    from recollect.evaluation.curves import joint_figure
+    from recollect.evaluation.plots import save_figure
+
+    save_figure(joint_figure(report, kept), path)
+    say(f"wrote {path}")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise RecollectError(f"--shots {text[:40]}: write numbers from 1 up with commas between, such as 1,5")
+    return numbers

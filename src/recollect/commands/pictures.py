@@ -1,0 +1,69 @@
+"""Pictures that a person names: files, folders of them, archives; decoded a few at a time."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from recollect.commands.printing import counted
+from recollect.data.arrays import Pixels
+from recollect.data.folder import find_pictures
+from recollect.data.imageset import Item, Undecoded, decoded
+from recollect.errors import PictureError
+from recollect.model.spec import Preprocessing
+
+log = logging.getLogger(__name__)
+BATCH = 256  # pictures decoded at a time
+Named: TypeAlias = Path | Item
+
+
+def find(paths: Sequence[Path], *, recursive: bool = False) -> list[Named]:
+    """Return the pictures that paths name: a folder stands for those right in it, or also for deeper ones."""
+    found: list[Named] = []
+    for path in paths:
+        found += find_pictures(path, recursive=recursive) if _is_folder(path) else [path]
+    return found
+
+
+def name_of(picture: Named) -> str:
+    """Return where a picture is, for reports."""
+    return picture.name if isinstance(picture, Item) else str(picture)
+
+
+def read(
+    pictures: Sequence[Named],
+    prepare: Preprocessing,
+    title: str,
+    *,
+    skip_bad: bool,
+    bad: list[dict[str, str]],
+) -> Iterator[tuple[list[int], Pixels]]:
+    """Yield the places of some pictures among all, and their pixels (n, size, size, 3).
+
+    With `skip_bad`, those that cannot be read go to `bad` (`picture`, `reason`) and are reported; else the
+    first one is an error, as it is when no picture can be read.
+    """
+    source = Undecoded(cast("Sequence[Item]", pictures), prepare.size, prepare.short_side)
+    results = enumerate(decoded(source, title, skip_bad=skip_bad))
+    while some := list(islice(results, BATCH)):
+        good: dict[int, Pixels] = {}
+        for place, result in some:
+            if isinstance(result, PictureError):
+                log.warning("left out: %s", result)
+                bad.append({"picture": name_of(pictures[place]), "reason": str(result)})
+            else:
+                good[place] = result
+        if good:
+            yield list(good), np.stack(list(good.values()))
+    if len(bad) == len(pictures):
+        raise PictureError(f"none of {counted(len(pictures), 'picture')} can be read")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # such as a name too long; whoever opens it says more
+        return False

@@ -1,0 +1,32 @@
+"""`recollect reproduce`: a table or figure of the paper, with remarks on standard error."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recollect.commands.printing import require_writable
+from recollect.commands.train import parse_settings
+from recollect.errors import Stopped
+from recollect.reproduce.run import reproduce as reproduce_table
+from recollect.reproduce.run import reproduce_figure
+from recollect.system.progress import say
+
+
+def reproduce(
+    what: str,
+    data: str,
+    out: Path,
+    settings: Sequence[str],
+    **options: Any,  # noqa: ANN401
+) -> dict[str, Any]:
+    """Return the result of `recollect reproduce`: what was `made`, and the `folder` of it all."""
+    require_writable(out, folder=True)
+    options["settings"] = parse_settings(settings)
+    try:
+        if what == "figure-tsne":
+            made = reproduce_figure(data, out, say, **options)
+        else:
+            made = reproduce_table(what, data, out, say, **options)
+    except Stopped as reason:
+        raise Stopped(f"{reason}; run the same command again to resume") from reason
+    return {"made": str(made), "folder": str(out)}
