@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.recognition import vectors
-from recollect.recognition.vectors import VectorTable, unit
+from recollect.recognition.vectors import VectorTable, dots, mean, unit
 
 WIDTH = 8
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Blocks of 2, 2, 4, 8, 8, … rows, so that few vectors already fill several."""
-    monkeypatch.setattr(vectors, "_SMALLEST", 2)
-    monkeypatch.setattr(vectors, "_LARGEST", 8)
+def small(monkeypatch):
+    """Few rows at a time, so that few vectors already make a table grow and take several turns."""
+    monkeypatch.setattr(vectors, "_FIRST_ROWS", 2)
+    monkeypatch.setattr(vectors, "_CACHED_BYTES", 5 * 4 * WIDTH)
 
 
 SOME = np.random.default_rng(0).standard_normal((103, WIDTH)).astype(np.float32)
@@ -36,7 +36,7 @@ def columns(table):
 
 
 def bytes_of(table):
-    return sum(some.nbytes for some in table._arrays)
+    return table._matrix.nbytes
 
 
 steps = st.lists(st.tuples(st.sampled_from(["put", "put", "drop"]), st.integers(0, 29)), max_size=60)
@@ -108,21 +108,33 @@ def test_many_dropped_vectors_give_their_memory_back():
     for id_ in range(3, 1000):
         table.drop(id_)
     assert bytes_of(table) < full / 50
-    assert all(some.base is None for some in table._arrays)  # a part of an array would hold the whole of it
+    assert table._matrix.base is None  # a part of an array would hold the whole of it
     table.put(2000, vector_of(5))
     assert table.ids == [0, 1, 2, 2000]
 
 
-def test_vectors_that_come_and_go_at_the_end_of_a_block_make_no_new_one_each_time():
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=60, unique=True), st.integers(1, 3), st.randoms())
+def test_a_product_depends_on_its_two_vectors_alone(numbers, count, random):
+    """Not on the other features, not on the other vectors, not on how the table came about."""
     table = VectorTable(WIDTH)
-    for id_ in range(4):
+    for id_ in range(60):
         table.put(id_, vector_of(id_))
-    blocks = []
-    for id_ in range(4, 50):
-        table.put(id_, vector_of(id_))
-        blocks.append(id(table._arrays[-1]))
+    order = random.sample(range(60), 60)
+    for id_ in order[:30]:
         table.drop(id_)
-    assert len(set(blocks)) == 1
+    left = sorted(order[30:])
+    expected = {id_: [np.vecdot(f, vector_of(id_)).tobytes() for f in FEATURES] for id_ in left}
+    found = table.products(FEATURES[:count])
+    for column, id_ in enumerate(left):
+        assert [value.tobytes() for value in found[:, column]] == expected[id_][:count]
+    some = dots(FEATURES, SOME[numbers])
+    assert np.array_equal(some, dots(FEATURES, SOME)[:, numbers])
+
+
+@given(st.permutations(range(20)))
+def test_the_order_of_examples_changes_no_bit_of_their_mean(order):
+    assert np.array_equal(mean(SOME[list(order)]), mean(SOME[:20]))
+    np.testing.assert_allclose(mean(SOME[:20]), SOME[:20].mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
 def test_products_are_the_callers_own():
@@ -141,21 +153,11 @@ def test_vectors_that_come_and_go_take_no_more_memory_than_the_most_of_them():
         most = bytes_of(table)
         for id_ in range(kept + 2, 100):
             table.drop(id_)
-        assert most <= 1.5 * 100 * WIDTH * 4
-
-
-def test_an_array_of_wide_vectors_has_fewer_rows(monkeypatch):
-    monkeypatch.setattr(vectors, "_ARRAY_BYTES", 6 * WIDTH * 4)
-    table = VectorTable(WIDTH)
-    for id_ in range(50):
-        table.put(id_, vector_of(id_))
-    assert {some.shape for some in table._arrays} == {(6, WIDTH)}
-    np.testing.assert_allclose(table.products(FEATURES), FEATURES @ SOME[:50].T, rtol=1e-5)
+        assert most <= 1.6 * 100 * WIDTH * 4
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 30])
-def test_a_pickle_holds_every_bit_and_little_else(count, monkeypatch):
-    monkeypatch.setattr(vectors, "_LARGEST", 8192)
+def test_a_pickle_holds_every_bit_and_little_else(count):
     table = VectorTable(WIDTH)
     for id_ in range(count):
         table.put(id_, vector_of(id_))
@@ -173,8 +175,8 @@ def test_vectors_from_a_file_that_is_mapped_read_only_can_be_added_to():
     table = VectorTable(WIDTH)
     table.put(1, vector_of(1))
     state = table.__getstate__()
-    for some in state["_arrays"]:
-        some.flags.writeable = False
+    state["_matrix"] = state["_matrix"].copy()
+    state["_matrix"].flags.writeable = False
     again = VectorTable.__new__(VectorTable)
     again.__setstate__(state)
     again.put(2, vector_of(2))

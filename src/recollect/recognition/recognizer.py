@@ -18,7 +18,7 @@ from recollect.recognition.bundle import save_bundle, unpack
 from recollect.recognition.opening import store_file
 from recollect.recognition.results import Category, Example, Floats, Prediction, Scores
 from recollect.recognition.scoring import clearance, joint_scores, softmax, unknown_probability
-from recollect.recognition.vectors import VectorTable, lengths, unit
+from recollect.recognition.vectors import VectorTable, dots, lengths, mean, unit
 from recollect.store import (
     Content,
     NewExample,
@@ -43,8 +43,10 @@ _CATEGORIES_AT_ONCE = 500  # whose terms are in memory at a time
 class Recognizer:
     """A model and the categories it has been taught since; teaching never changes what it knew.
 
-    Base and taught scores are products over matrices of fixed shapes, so base scores stay bit-identical
-    however much is taught, and forgetting a category restores every score. Threads may share a recogniser.
+    Each score is a product of its own, of a feature and a category's vector: whatever else is taught or
+    forgotten changes no bit of it. A vector does not depend on the order of its examples. A feature may
+    differ in its last digits (about 1e-6) with the pictures that go through the extractor at the same time,
+    and with the number of threads. Threads may share a recogniser.
 
     A picture is a path, the bytes of a file, a PIL image or an array of uint8 (height, width, 3). Where many
     are taken, they may be a list, a generator or an array (n, height, width, 3); only a few of them are in
@@ -300,7 +302,7 @@ class Recognizer:
         scale = np.float32(self._backend.scale)
         # Dividing scores by |z| takes fewer divisions than dividing features.
         factor = scale if self._spec.classifier == "dot" else scale / lengths(features)
-        base: Floats = features @ self._base_vectors.T
+        base = dots(features, self._base_vectors)
         base *= factor
         with self._lock:
             self._refresh()
@@ -352,7 +354,7 @@ class Recognizer:
         words = {taught.id: taught for taught in changed}
         for id_, terms in self._store.terms(list(words)):
             taught = words[id_]
-            vector = self._view(terms.mean(axis=0, dtype=np.float64).astype(np.float32))
+            vector = self._view(mean(terms))
             self._vectors.put(taught.id, vector)
             self._taught[taught.id] = taught
         self._listed = None
