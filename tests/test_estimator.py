@@ -154,7 +154,6 @@ def test_classes_stand_in_the_order_of_teaching_and_forgetting_moves_none():
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([30, 30, 3], "class 3 is a base class"),
         (["x", "y", "y"], "use one for both"),
         ([0.5, 1.5, 2.5], "continuous"),
         ([30, 30], "inconsistent numbers of samples"),
@@ -184,6 +183,50 @@ def test_features_that_cannot_be_taught_change_nothing(attentive, X, words):
     with pytest.raises(ValueError, match=words):
         attentive.teach(X, [30] * len(X))
     assert attentive.classes_.tolist() == list(range(BASE))
+
+
+def test_a_base_class_that_is_taught_answers_with_the_better_score_until_it_is_forgotten(classifier):
+    X, _ = blobs(BASE, 3, seed=4)
+    elsewhere = blobs(1, 6, seed=5, first=33)[0]  # nothing like class 3 was
+    before = classifier.decision_function(X)
+    classifier.teach(elsewhere[:3], [3] * 3).teach(*blobs(1, 2, first=60))
+    assert classifier.classes_.tolist() == [*range(BASE), 60]
+    during = classifier.decision_function(X)
+    assert np.array_equal(np.delete(during, 3, axis=1)[:, : BASE - 1], np.delete(before, 3, axis=1))
+    assert (during[:, 3] >= before[:, 3]).all()
+    assert classifier.predict(elsewhere[3:]).tolist() == [3] * 3
+    assert np.array_equal(classifier.forget(3).forget(60).decision_function(X), before)
+
+
+def test_partial_fit_fits_the_first_batch_and_teaches_the_others():
+    X, y = blobs(BASE, 20)
+    rows = y < 5
+    classifier = RecollectClassifier(steps=40, random_state=0)
+    classifier.partial_fit(X[rows], y[rows], classes=np.arange(BASE))
+    expected = RecollectClassifier(steps=40, random_state=0).fit(X[rows], y[rows])
+    assert classifier.classes_.tolist() == list(range(BASE))
+    assert classifier.n_base_ == 5
+    assert np.array_equal(classifier.decision_function(X)[:, :5], expected.decision_function(X))
+    assert (classifier.predict_proba(X)[:, 5:] == 0).all()
+    for label in range(5, BASE):
+        classifier.partial_fit(X[y == label], y[y == label])
+        expected.teach(X[y == label], y[y == label])
+    assert np.array_equal(classifier.decision_function(X), expected.decision_function(X))
+    assert classifier.score(*blobs(BASE, 20, seed=2)) > 0.9
+    classifier.partial_fit(*blobs(1, 4, first=99))
+    assert classifier.classes_.tolist() == [*range(BASE), 99]
+
+
+def test_partial_fit_refuses_labels_that_its_classes_leave_out():
+    X, y = blobs(4, 10)
+    classifier = RecollectClassifier(steps=20, random_state=0)
+    for labels in ([0, 1, 2], ["a", "b"]):
+        with pytest.raises(EstimatorError, match="not one of the given classes"):
+            classifier.partial_fit(X, y, classes=labels)
+        assert not hasattr(classifier, "classes_")
+    classifier.partial_fit(X, y)
+    with pytest.raises(EstimatorError, match="label 0 is not one of the given classes"):
+        classifier.partial_fit(X, y, classes=[1, 2, 3])
 
 
 def test_only_what_was_taught_can_be_forgotten(attentive):

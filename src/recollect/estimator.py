@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from recollect.errors import EstimatorError
 from recollect.model.spec import GeneratorKind
-from recollect.recognition.vectors import Floats, VectorTable, unit
+from recollect.recognition.vectors import Floats, VectorTable, dots, unit
 
 Labels = npt.NDArray[Any]
 _LABEL_KINDS = ("iuf", "UO")  # labels of one of these can stand beside each other: numbers, text
@@ -120,30 +120,56 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def teach(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Add categories, or examples to taught ones, from features (n, d) and their labels (n,).
+        """Add categories, or examples to known ones, from features (n, d) and their labels (n,).
 
-        In any order and grouping the same examples make the same vector, to the precision of floats.
+        In any order and grouping the same examples make the same vector, to the precision of floats. A base
+        class that is taught examples answers with the better of its base score and that of the examples.
         """
         check_is_fitted(self)
         features, y = validate_data(self, X, y, dtype=np.float32, reset=False)
         check_classification_targets(y)
         found, places = np.unique(y, return_inverse=True)
-        self._check_new(found)
+        self._check_kind(found)
         terms = self._terms(unit(features - self.mean_))
-        new = [label not in self._taught for label in found.tolist()]
+        known = set(self.classes_.tolist())
+        new = [label not in known for label in found.tolist()]
         for place, label in enumerate(found.tolist()):
             self._add(label, terms[places == place])
         self.classes_ = np.concatenate([self.classes_, found[new]])
         return self
 
+    def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
+        """Fit on the first batch of features (n, d) and labels (n,); teach the examples of every later one.
+
+        `classes` may name all labels to come; those without an example so far have probability 0. Base
+        classes are those of the first batch: give it as many examples as you have.
+        """
+        if not hasattr(self, "classes_"):
+            expected = np.unique(np.asarray(y if classes is None else classes))
+            _check_listed(np.unique(np.asarray(y)), expected)
+            self.fit(X, y)
+            self._check_kind(expected)
+            later = np.setdiff1d(expected, self.classes_)
+            for label in later.tolist():
+                self._taught[label] = _Lesson(self._lessons, np.zeros(self.n_features_in_), 0)
+                self._vectors.put(self._lessons, np.zeros(self.n_features_in_, np.float32))
+                self._lessons += 1
+            self.classes_ = np.concatenate([self.classes_, later])
+            return self
+        if classes is not None:
+            _check_listed(np.unique(np.asarray(y)), np.asarray(classes))
+        return self.teach(X, y)
+
     def forget(self, label: Any) -> Self:  # noqa: ANN401
-        """Take a taught category away; every score is then as if it had never been taught."""
+        """Remove what a class was taught; every score is then as if it had never been taught."""
         check_is_fitted(self)
         if label not in self._taught:
             base = label in self.classes_[: self.n_base_].tolist()
-            why = "is a base class, and only taught ones can be forgotten" if base else "was not taught"
+            why = "is a base class that was taught nothing" if base else "was not taught"
             raise EstimatorError(f"class {label!r} {why}; taught are: {list(self._taught)}")
-        self.classes_ = np.delete(self.classes_, self.n_base_ + list(self._taught).index(label))
+        place = self.classes_.tolist().index(label)
+        if place >= self.n_base_:
+            self.classes_ = np.delete(self.classes_, place)
         self._vectors.drop(self._taught.pop(label).id)
         return self
 
@@ -175,17 +201,12 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_scalar(self.steps, "steps", Integral, min_val=1)
         check_scalar(self.learning_rate, "learning_rate", Real, min_val=0, include_boundaries="neither")
 
-    def _check_new(self, labels: Labels) -> None:
+    def _check_kind(self, labels: Labels) -> None:
         base = self.classes_[: self.n_base_]
         kinds = {base.dtype.kind, labels.dtype.kind}
         if len(kinds) > 1 and not any(kinds <= set(group) for group in _LABEL_KINDS):
             raise EstimatorError(
                 f"labels to teach are of type {labels.dtype} and base classes {base.dtype}: use one for both"
-            )
-        known = set(base.tolist()).intersection(labels.tolist())
-        if known:
-            raise EstimatorError(
-                f"class {min(known)!r} is a base class, which only fit can learn: teach under another label"
             )
 
     def _learn(self, features: Floats, labels: npt.NDArray[np.int64], mean: Floats) -> None:
@@ -247,7 +268,22 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: npt.ArrayLike) -> Floats:
         check_is_fitted(self)
         seen = unit(validate_data(self, X, dtype=np.float32, reset=False) - self.mean_)
-        # Two products over matrices of fixed shapes: what is taught has no say in any bit of base scores.
-        products = [seen @ self._base.T, self._vectors.products(seen)]
-        scores: Floats = np.concatenate(products, axis=1) * self.weights_["classifier.scale"]
+        base, taught = dots(seen, self._base), self._vectors.products(seen)
+        own = []  # columns of classes that are not base ones
+        places = {label: place for place, label in enumerate(self.classes_[: self.n_base_].tolist())}
+        for column, (label, lesson) in enumerate(self._taught.items()):
+            if label in places:
+                place = places[label]
+                base[:, place] = np.maximum(base[:, place], taught[:, column])
+            else:
+                own.append(column)
+                if not lesson.examples:
+                    taught[:, column] = -np.inf
+        scores: Floats = np.concatenate([base, taught[:, own]], axis=1) * self.weights_["classifier.scale"]
         return scores
+
+
+def _check_listed(labels: Labels, classes: Labels) -> None:
+    unlisted = [label for label in labels.tolist() if label not in classes.tolist()]
+    if unlisted:
+        raise EstimatorError(f"label {unlisted[0]!r} is not one of the given classes: list it there")
