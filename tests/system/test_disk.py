@@ -1,13 +1,23 @@
 import errno
 import os
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from pictures import disk_room, tree
 from recollect.errors import RecollectError, StorageError
 from recollect.system import disk
-from recollect.system.disk import cache_folder, replacing_file, replacing_folder, write_text
+from recollect.system.disk import (
+    cache_folder,
+    data_folder,
+    locked,
+    replacing_file,
+    replacing_folder,
+    write_text,
+)
 
 
 @pytest.fixture
@@ -123,3 +133,86 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
     monkeypatch.delenv("RECOLLECT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "xdg" / "recollect"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if sys.platform.startswith("linux"):
+        assert cache_folder() == tmp_path / ".cache" / "recollect"
+        assert data_folder() == tmp_path / ".local" / "share" / "recollect"
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_is_left_alone(tmp_path):
+    victim = tmp_path / "precious.txt"
+    victim.write_text("precious")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").symlink_to(victim)
+    with pytest.raises(StorageError, match=r"run/\.lock is not a file of ours: remove it"), locked(run):
+        pass
+    (run / ".lock").unlink()
+    os.link(victim, run / ".lock")
+    with locked(run):
+        assert victim.read_text() == "precious"
+    (run / ".lock").unlink()
+    os.mkfifo(run / ".lock")
+    with pytest.raises(StorageError, match="not a file of ours"), locked(run):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_a_folder_is_held_by_one_writer_at_a_time(tmp_path):
+    (tmp_path / ".model.1234.part").write_text("left by a killed writer")
+    with locked(tmp_path):
+        assert not (tmp_path / ".model.1234.part").exists()
+        with pytest.raises(StorageError, match="another process is writing to"), locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(not Path("/dev/null").exists(), reason="there is no /dev/null here")
+def test_devices_are_written_to_and_not_replaced(tmp_path):
+    before = os.lstat("/dev/null")
+    write_text(Path("/dev/null"), "nothing")
+    assert (os.lstat("/dev/null").st_mode, os.lstat("/dev/null").st_ino) == (before.st_mode, before.st_ino)
+    program = (
+        "from pathlib import Path; from recollect.system.disk import write_text; "
+        "print('before', flush=True); write_text(Path('/dev/stdout'), 'written\\n'); print('after')"
+    )
+    link = os.lstat("/dev/stdout").st_ino
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "before\nwritten\nafter\n"
+    with (tmp_path / "out").open("a") as out:
+        subprocess.run([sys.executable, "-c", program], stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "before\nwritten\nafter\n"
+    assert os.lstat("/dev/stdout").st_ino == link
+
+
+def test_pipes_and_links_to_devices_are_never_written_through(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match=r"pipe is not a regular file, and is left as it is"):
+        write_text(tmp_path / "pipe", "x")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    (tmp_path / "link").symlink_to("/dev/null")  # in a folder from elsewhere it might be a disk
+    write_text(tmp_path / "link", "x")
+    assert (tmp_path / "link").read_text() == "x"
+
+
+def test_the_cache_is_for_its_owner_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("RECOLLECT_CACHE", str(tmp_path / "a" / "cache"))
+    mask = os.umask(0o022)
+    try:
+        write_text(cache_folder() / "checked" / "x.json", "{}")
+        with replacing_folder(cache_folder() / "images" / "key") as part:
+            (part / "pixels").write_text("")
+    finally:
+        os.umask(mask)
+    modes = {
+        str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode)
+        for path in tmp_path.rglob("*")
+        if path.is_dir()
+    }
+    assert modes.pop("a") == 0o755
+    assert modes == dict.fromkeys(
+        ["a/cache", "a/cache/checked", "a/cache/images", "a/cache/images/key"], 0o700
+    )

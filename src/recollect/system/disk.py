@@ -4,17 +4,17 @@ import errno
 import os
 import secrets
 import shutil
+import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from recollect.errors import StorageError
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_path, user_data_path
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from recollect.errors import StorageError
 
 _STALE_SECONDS = 24 * 3600
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -36,9 +36,18 @@ def clear_write_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; when the block succeeds, it becomes `path`, on disk, at once."""
+    """Give a temporary path beside `path`; when the block succeeds, it becomes `path`, on disk, at once.
+
+    What is written to a device such as /dev/stdout goes there; it is not replaced.
+    """
     with clear_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if _is_device(path):
+            with tempfile.TemporaryDirectory() as folder:
+                yield Path(folder, path.name)
+                with Path(folder, path.name).open("rb") as file, path.open("ab") as device:
+                    shutil.copyfileobj(file, device)
+            return
+        _make_folder(path.parent)
         part = _part(path)
         part.touch(exist_ok=False)
         try:
@@ -58,10 +67,10 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     Where another writer was faster, its folder stays and ours is dropped.
     """
     with clear_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         _remove_stale(path)
         part = _part(path)
-        part.mkdir()
+        part.mkdir(mode=_mode(part))
         try:
             yield part
             try:
@@ -77,18 +86,57 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder for one writer, and remove what a killed one left; where another has it, say so."""
+    lock = FileLock(
+        folder / ".lock", mode=0o666
+    )  # with the umask; links are not followed, nothing is emptied
     with clear_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    with file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise StorageError(f"another process is writing to {folder}: wait for it to end") from error
+        _make_folder(folder)
+        if not _is_plain(folder / ".lock"):
+            raise StorageError(f"{folder / '.lock'} is not a file of ours: remove it")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise StorageError(f"another process is writing to {folder}: wait for it to end") from error
+    try:
         for part in folder.glob(".*.part"):
             part.unlink(missing_ok=True)
         yield
+    finally:
+        lock.release()
+
+
+def _is_plain(path: Path) -> bool:
+    """Say whether a path is a regular file, and no link to one, or nothing yet."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def _is_device(path: Path) -> bool:
+    """Say whether to write through to a path; refuse one that is no file and no such device."""
+    # Links are not followed: a folder from elsewhere may have one to a disk. Those of the system are meant.
+    own = path.is_absolute() and path.parts[1] in {"dev", "proc"}
+    try:
+        mode = (path.stat() if own else path.lstat()).st_mode
+    except FileNotFoundError:
+        return False
+    if own and not (stat.S_ISBLK(mode) or stat.S_ISDIR(mode)):
+        return True
+    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        raise StorageError(f"{path} is not a regular file, and is left as it is: choose another name")
+    return False
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those around it; in the cache, which holds photographs, for their owner alone."""
+    for each in reversed((folder, *folder.parents)):
+        if not each.is_dir():
+            each.mkdir(mode=_mode(each), exist_ok=True)
+
+
+def _mode(folder: Path) -> int:
+    return 0o700 if folder.is_relative_to(cache_folder()) else 0o777
 
 
 def _remove_stale(path: Path) -> None:
@@ -106,15 +154,12 @@ def write_text(path: Path, text: str) -> None:
 
 def cache_folder() -> Path:
     """Return where decoded pictures and features are kept: $RECOLLECT_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("RECOLLECT_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recollect"
+    return Path(os.environ.get("RECOLLECT_CACHE") or user_cache_path("recollect", appauthor=False))
 
 
 def data_folder() -> Path:
     """Return where a user's own data is kept: what models that come with the package were taught."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "recollect"
+    return user_data_path("recollect", appauthor=False)
 
 
 def _part(path: Path) -> Path:
