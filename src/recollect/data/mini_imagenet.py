@@ -241,7 +241,7 @@ def _unpickled(files: Files, name: str, unpack: Unpack, size: int, before: Calla
         }
 
     key = digest("mini-imagenet", files.stamp([name]), size)
-    return cached_library(key, shape, build)[0]
+    return cached_library(key, size, shape, build)[0]
 
 
 def _unpack_phase(record: Record, place: str) -> Pictures:
