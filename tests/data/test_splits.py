@@ -121,6 +121,8 @@ def test_tasks_on_a_part_use_that_parts_base_pictures():
     )
     assert split.evaluated("val") == (split.val, split.base_val)
     assert split.evaluated("test") == (split.test, split.base_test)
+    with pytest.raises(ValueError, match="part 'tset': 'val' or 'test' is expected"):
+        split.evaluated("tset")
 
 
 @pytest.mark.parametrize("held", [Held(3, 0), Held(0, 1), Held(1, 2), Held(5, 5)])

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from pydantic import ValidationError
@@ -14,6 +14,7 @@ from recollect.errors import DataError
 from recollect.model.spec import Frozen
 
 MIN_PICTURES = 8
+Part = Literal["val", "test"]
 
 
 class Held(NamedTuple):
@@ -44,8 +45,10 @@ class Split:
         """Return the names of the base categories."""
         return self.base_train.categories
 
-    def evaluated(self, part: str) -> tuple[ImageSet | None, ImageSet]:
+    def evaluated(self, part: Part) -> tuple[ImageSet | None, ImageSet]:
         """Return (novel pictures or `None`, base pictures) for tasks on `val` or `test` categories."""
+        if part not in get_args(Part):
+            raise ValueError(f"part {part!r}: 'val' or 'test' is expected")
         return (self.val, self.base_val) if part == "val" else (self.test, self.base_test)
 
 

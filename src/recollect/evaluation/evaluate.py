@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recollect.data.catalogue import load_data
 from recollect.data.imageset import CACHE_GB
-from recollect.data.splits import Split
+from recollect.data.splits import Part, Split
 from recollect.data.tasks import Tasks, TaskShape, task_sampler
 from recollect.errors import DataError, ModelError
 from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, summary
@@ -165,7 +165,7 @@ def evaluate(
     model: Model,
     split: Split,
     *,
-    part: str = "test",
+    part: Part = "test",
     shots: Sequence[int] = (1, 5),
     ways: int = 5,
     queries: int | None = None,
@@ -244,7 +244,7 @@ def evaluation_report(
     model: str | Path,
     data: str,
     *,
-    part: str = "test",
+    part: Part = "test",
     shots: Sequence[int] = (1, 5),
     ways: int = 5,
     queries: int | None = None,

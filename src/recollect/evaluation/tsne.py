@@ -12,6 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from recollect.data.splits import Part
 from recollect.errors import DataError
 from recollect.evaluation.evaluate import load_trained
 from recollect.evaluation.plots import plain, save_figure
@@ -124,7 +125,7 @@ def tsne_report(
     data: str,
     out: Path,
     *,
-    part: str = "test",
+    part: Part = "test",
     seed: int = 0,
     cache_gb: float | None = None,
     extractor: str | None = None,

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from recollect.data.splits import Part
 from recollect.errors import DataError
 from recollect.evaluation.evaluate import load_trained
 from recollect.evaluation.plots import save_figure
@@ -19,7 +20,7 @@ MODELS = {"cosine": "cosine-mean", "dot product": "dot-mean"}  # the rows whose 
 _TITLES = {"cosine": "(a) cosine classifier", "dot product": "(b) dot-product classifier"}
 
 
-def compare_features(runs: Path, data: str, picture: Path, part: str, seed: int = 0) -> dict[str, Any]:
+def compare_features(runs: Path, data: str, picture: Path, part: Part, seed: int = 0) -> dict[str, Any]:
     """Draw both models' features of the same pictures to `picture`; return how compact they are.
 
     Silhouettes are those of features as each classifier sees them, and of L2-normalised ones for both; their

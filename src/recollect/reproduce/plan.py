@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 
 from recollect.data.catalogue import load_data
-from recollect.data.splits import Split
+from recollect.data.splits import Part, Split
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import ConfigError, DataError
 from recollect.methods import find_method
@@ -162,7 +162,7 @@ def keep_plan(folder: Path, plan: Plan) -> None:
         write_json(plan_file(folder), plan.model_dump())
 
 
-def require_tasks(split: Split, data: str, part: str, queries: int | None) -> None:
+def require_tasks(split: Split, data: str, part: Part, queries: int | None) -> None:
     """Refuse data that the tasks of a table cannot be drawn from."""
     if split.val is None or split.test is None:
         raise DataError(

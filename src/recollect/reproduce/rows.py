@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from recollect.data.splits import Part
 from recollect.methods.logistic import EACH
 
 SHOTS = (1, 5)
@@ -65,7 +66,7 @@ class Table:
 
     name: str
     title: str
-    part: str  # whose categories play novel
+    part: Part  # whose categories play novel
     tasks: int
     rows: tuple[Row, ...]
     notes: str = ""  # what a reader must know of the rows
