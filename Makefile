@@ -26,7 +26,7 @@ format: .venv/.installed
 	$(BIN)/ruff check --fix .
 
 docs: .venv/.installed
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks
