@@ -33,6 +33,7 @@ bench: .venv/.installed
 
 soak: .venv/.installed
 	$(BIN)/python -m pytest soak/soak_*.py -s
+	SOAK_MUTATIONS=$${SOAK_MUTATIONS:-3000} $(BIN)/python -m pytest -q -n auto --maxprocesses 4 tests/data -k damage
 
 clean:
 	rm -rf .venv demo site

@@ -171,6 +171,12 @@ def make_split() -> Callable[..., Split]:
 
 
 @pytest.fixture
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the picture of a training, which takes longer than a short training itself."""
+    monkeypatch.setattr("recollect.training.curves.training_figure", lambda lines: None)
+
+
+@pytest.fixture
 def tiny_spec() -> ModelSpec:
     """Return a c32f with cosine classifier and attention generator over 7 categories of 16×16 pictures."""
     return spec_of()

@@ -20,6 +20,7 @@ from recollect import cli
 from recollect.modelfile import save_model
 from recollect.system import disk
 
+pytestmark = pytest.mark.usefixtures("no_curves")
 COUNTS = {"ant": 13, "bee": 13, "cat": 13, "dog": 13, "emu": 9, "okapi": 4}
 SPLIT = '{"val": ["dog"], "test": ["emu", "okapi"]}'
 QUICK = ("--extractor", "c32f", "--size", "16", "--threads", "1", "--device", "cpu")

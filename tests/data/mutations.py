@@ -1,13 +1,16 @@
 """Damaged copies of a file, for tests of everything that reads files from outside."""
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from recollect.errors import RecollectError
 
+COUNT = int(os.environ.get("SOAK_MUTATIONS", "100"))  # `make soak` tries more
 
-def mutations(data: bytes, count: int = 300, seed: int = 0) -> Iterator[bytes]:
+
+def mutations(data: bytes, count: int = COUNT, seed: int = 0) -> Iterator[bytes]:
     """Yield `count` copies with bytes changed, cut out, cut off or put in at random, the same each time."""
     rng = random.Random(seed)
     for _ in range(count):
@@ -26,7 +29,7 @@ def mutations(data: bytes, count: int = 300, seed: int = 0) -> Iterator[bytes]:
         yield bytes(damaged)
 
 
-def refusals(load: Callable[[Path], object], path: Path, whole: bytes, count: int = 300) -> list[str]:
+def refusals(load: Callable[[Path], object], path: Path, whole: bytes, count: int = COUNT) -> list[str]:
     """Load each of `count` damaged copies from `path`; return the errors, which must be of ours."""
     refused = []
     for damaged in mutations(whole, count):

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from archives import KINDS, pack, pack_folder
-from mutations import refusals
+from mutations import COUNT, refusals
 
 from pictures import write_folder, write_picture, write_zip
 from recollect.data import folder, imagenet, limits, omniglot, tars
@@ -474,6 +474,6 @@ def test_a_damaged_archive_gives_its_files_or_our_own_error(photos, tmp_path, ki
                 stream.read()
 
     refused = refusals(read_all, tmp_path / "damaged", content)
-    least, most = (300, 300) if kind in {"tar.bz2", "tar.xz"} else (100, 299)  # checksums over everything
-    assert least <= len(refused) <= most
+    everything_checked = kind in {"tar.bz2", "tar.xz"}  # by a checksum
+    assert len(refused) >= (COUNT if everything_checked else COUNT / 3)
     assert all("damaged" in line for line in refused)  # the file's name

@@ -10,7 +10,7 @@ import pytest
 from archives import pack, pack_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutations import refusals
+from mutations import COUNT, refusals
 from PIL import Image
 
 from pictures import pixels_of, tree, write_folder, write_picture, write_zip
@@ -286,11 +286,11 @@ def test_file_names_that_are_no_text_are_read_and_such_categories_refused(zoo):
 
 def test_a_damaged_archive_gives_a_split_or_a_clear_error(tmp_path):
     zoo = write_folder(tmp_path / "zoo", {"cat": MIN_PICTURES, "dog": MIN_PICTURES}, size=4)
-    for kind, most in (("zip", 299), ("tar", 299), ("tar.gz", 300)):
+    for kind in ("zip", "tar", "tar.gz"):
         content = pack_folder(tmp_path / "whole", kind, zoo).read_bytes()
         assert folder.load(tmp_path / "whole", size=4).categories == ("cat", "dog")
         refused = refusals(lambda path: folder.load(path, size=4), tmp_path / "damaged", content)
-        assert 100 < len(refused) <= most, kind
+        assert len(refused) > COUNT / 3, kind
         assert not [line for line in refused if "\n" in line]
 
 

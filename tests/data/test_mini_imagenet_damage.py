@@ -23,7 +23,7 @@ from mini_releases import (
     phase_file,
     write_pickle,
 )
-from mutations import mutations
+from mutations import COUNT, mutations
 
 from pictures import tree, write_picture
 from recollect.data import imageset, mini_imagenet
@@ -435,7 +435,7 @@ def test_a_file_damaged_anywhere_gives_a_split_or_our_own_error(copy_of, layout,
     for content in mutations((folder / name).read_bytes()):
         (folder / name).write_bytes(content)
         results.append(attempt(folder))
-    assert 50 < results.count(False) < 300
+    assert results.count(False) > COUNT / 6
 
 
 @pytest.mark.parametrize("form", ["zip", "tar.gz"])
@@ -447,7 +447,7 @@ def test_an_archive_damaged_anywhere_gives_a_split_or_our_own_error(releases, tm
     for content in mutations(path.read_bytes()):
         path.write_bytes(content)
         results.append(attempt(path))
-    assert results.count(False) > 250  # nearly every byte of such an archive is checked
+    assert results.count(False) > 0.8 * COUNT  # nearly every byte of such an archive is checked
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from recollect.training.runfolder import RunFolder
 from recollect.training.selection import Judgement
 from recollect.training.train import load_data, new_model, train
 
+pytestmark = pytest.mark.usefixtures("no_curves")
 CODE = """
 import torch
 from torch import nn
