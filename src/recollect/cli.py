@@ -8,16 +8,18 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from recollect.errors import RecollectError, Stopped, one_line
 
+if TYPE_CHECKING:
+    from recollect.commands.opening import Target
+
 _OWN_CODE = "module:package.module:callable"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-_FLAG = ""  # the metavar of an option that takes no value
 
 
 def _show_version(asked: bool) -> None:
@@ -58,13 +60,26 @@ def _with_suffix(*suffixes: str) -> Callable[[Path | None], Path | None]:
 _png = _with_suffix(".png")
 
 
+def _flag(name: str, text: str, **more: Any) -> Any:  # noqa: ANN401
+    """Return an option that takes no value; its help shows none."""
+    return typer.Option(name, metavar="", help=text, **more)
+
+
+def _option(metavar: str, text: str, *names: str, **more: Any) -> Any:  # noqa: ANN401
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def _argument(metavar: str, text: str) -> Any:  # noqa: ANN401
+    return typer.Argument(metavar=metavar, help=text)
+
+
 class _PlainHelp:
     """Shows `--help` itself without a type."""
 
     def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
-            option.metavar = _FLAG
+            option.metavar = ""
         return option
 
 
@@ -87,62 +102,41 @@ app.add_typer(plot_app, name="plot")
 app.add_typer(store_app, name="store")
 
 # What several commands take.
-Json = Annotated[
-    bool, typer.Option("--json", metavar=_FLAG, help="Print the result as JSON on standard output.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", metavar=_FLAG, callback=_be_quiet, help="Show no progress.")]
-Version = Annotated[
-    bool,
-    typer.Option("--version", metavar=_FLAG, callback=_show_version, is_eager=True, help="Show the version."),
-]
+Json = Annotated[bool, _flag("--json", "Print the result as JSON on standard output.")]
+Quiet = Annotated[bool, _flag("--quiet", "Show no progress.", callback=_be_quiet)]
+Version = Annotated[bool, _flag("--version", "Show the version.", callback=_show_version, is_eager=True)]
 Model = Annotated[
-    Path,
-    typer.Argument(
-        metavar="MODEL", help="A model file, a run folder, or imagenet, which comes with recollect."
-    ),
+    Path, _argument("MODEL", "A model file, a run folder, or imagenet, which comes with recollect.")
 ]
-Data = Annotated[str, typer.Argument(metavar="DATA", help="The data the model was trained on.")]
-Pictures = Annotated[list[Path], typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.")]
+Data = Annotated[str, _argument("DATA", "The data the model was trained on.")]
+Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of them.")]
+Taught = Annotated[str, _argument("NAME", "A taught category.")]
 Store = Annotated[
-    str | None,
-    typer.Option("--store", metavar="PATH", help="Where taught categories are kept (MODEL's taught.sqlite)."),
+    str | None, _option("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
 ]
 Extractor = Annotated[
-    str | None,
-    typer.Option(
-        "--extractor", metavar="MODULE", help=f"{_OWN_CODE}, for a model whose extractor is your own code."
-    ),
+    str | None, _option("MODULE", f"{_OWN_CODE}, for a model whose extractor is your own code.")
 ]
-Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")]
-Threads = Annotated[int | None, typer.Option("--threads", metavar="N", min=1, help="Threads on the CPU.")]
+Device = Annotated[str, _option("NAME", "auto, cpu, cuda or mps.")]
+Threads = Annotated[int | None, _option("N", "Threads on the CPU.", min=1)]
 CacheGb = Annotated[
     float | None,
-    typer.Option(
-        metavar="GB",
-        min=0,
-        help="Keep up to this many GB of decoded pictures (16). Larger sets are decoded on the fly.",
+    _option(
+        "GB", "Keep up to this many GB of decoded pictures (16). Larger sets are decoded on the fly.", min=0
     ),
 ]
-Recursive = Annotated[
-    bool, typer.Option("--recursive", metavar=_FLAG, help="Also read the sub-folders of folders.")
-]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", metavar=_FLAG, help="Report pictures that cannot be read, and go on.")
-]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Seed of all random numbers.")]
+Recursive = Annotated[bool, _flag("--recursive", "Also read the sub-folders of folders.")]
+SkipBad = Annotated[bool, _flag("--skip-bad", "Report pictures that cannot be read, and go on.")]
+Seed = Annotated[int, _option("N", "Seed of all random numbers.", min=0, max=2**31 - 1)]
 Part = Annotated[
     Literal["val", "test"], typer.Option(help="Which of the reserved categories act as novel ones.")
 ]
-Queries = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Queries of each novel category (15; omniglot: 10).")
-]
+Queries = Annotated[int | None, _option("N", "Queries of each novel category (15; omniglot: 10).", min=1)]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Any setting, such as stage1.passes=10; wins over options."
-    ),
+    _option("KEY=VALUE", "Any setting, such as stage1.passes=10; wins over options.", "--set"),
 ]
-ModelOut = Annotated[Path, typer.Option("--out", "-o", help="The folder or .safetensors file to write.")]
+Minutes = Annotated[float | None, _option("N", "Fit the training into so many minutes.")]
 
 
 def main() -> None:
@@ -199,49 +193,51 @@ def recollect(_version: Version = False) -> None:
     """Learn image categories from many pictures, then add new ones from one to five, without forgetting."""
 
 
+def _target(
+    model: Path, store: str | None, extractor: str | None, device: str = "auto", threads: int | None = None
+) -> "Target":
+    from recollect.commands.opening import Target
+
+    return Target(model, store, extractor, device, threads)
+
+
 @app.command(cls=_Command)
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the model, the pictures and the report.")] = Path(
-        "demo"
-    ),
+    out: Annotated[Path, _option("DIR", "Folder for the model, the pictures and the report.")] = Path("demo"),
     seed: Seed = 0,
     json_: Json = False,
     _quiet: Quiet = False,
     _version: Version = False,
 ) -> None:
     """Train on built-in characters, add new ones from one picture each, and show the results."""
-    from recollect.commands.demo import demo_text, run_demo
+    from recollect.commands import demo
 
-    _print(run_demo(out, seed), json_, demo_text)
+    _print(demo.run_demo(out, seed), json_, demo.demo_text)
 
 
 @app.command(cls=_Command)
 def train(
     data: Annotated[
         str | None,
-        typer.Argument(
-            metavar="DATA",
-            help="A folder of categories, glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH, "
+        _argument(
+            "DATA",
+            "A folder of categories, glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH, "
             "imagenet:PATH.",
         ),
     ] = None,
     preset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="A recipe, such as paper or cifar-fs-c64f; options win over it."),
+        str | None, _option("NAME", "A recipe, such as paper or cifar-fs-c64f; options win over it.")
     ] = None,
     extractor: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="c32f, c64f, c128f, resnet, resnet10; pretrained on ImageNet: efficientnet-lite0, -lite1, "
+        _option(
+            "NAME",
+            "c32f, c64f, c128f, resnet, resnet10; pretrained on ImageNet: efficientnet-lite0, -lite1, "
             f"-lite2; or your own: {_OWN_CODE}.",
         ),
     ] = None,
     finetune: Annotated[
-        bool | None,
-        typer.Option(
-            "--finetune", metavar=_FLAG, help="Train a pretrained extractor too, not only the rest."
-        ),
+        bool | None, _flag("--finetune", "Train a pretrained extractor too, not only the rest.")
     ] = None,
     classifier: Annotated[
         Literal["cosine", "dot"] | None, typer.Option(help="How scores are computed.")
@@ -250,35 +246,26 @@ def train(
         Literal["attention", "average", "mean"] | None,
         typer.Option(help="How the vectors of novel categories are made."),
     ] = None,
-    last_relu: Annotated[
-        bool | None, typer.Option("--last-relu", metavar=_FLAG, help="Keep the extractor's last ReLU.")
-    ] = None,
-    shots: Annotated[
-        str | None, typer.Option(metavar="N", help="'mixed', or the one number of shots to train for.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/model"),
-    minutes: Annotated[
-        float | None, typer.Option(metavar="N", help="Fit the number of steps into so many minutes.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", metavar=_FLAG, help="Resume the run in --out.")] = False,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of all random numbers.")] = None,
+    last_relu: Annotated[bool | None, _flag("--last-relu", "Keep the extractor's last ReLU.")] = None,
+    shots: Annotated[str | None, _option("N", "'mixed', or the one number of shots to train for.")] = None,
+    out: Annotated[Path, _option("DIR", "The run's folder.")] = Path("runs/model"),
+    minutes: Minutes = None,
+    resume: Annotated[bool, _flag("--resume", "Resume the run in --out.")] = False,
+    seed: Annotated[int | None, _option("N", "Seed of all random numbers.")] = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|SEED",
-            help="Keep categories of a folder or of ImageNet from training, for evaluate: a JSON file "
+        _option(
+            "FILE|SEED",
+            "Keep categories of a folder or of ImageNet from training, for evaluate: a JSON file "
             'such as {"val": ["okapi"], "test": ["tapir"]}, or a number that draws 16 % and 20 % of them.',
         ),
     ] = None,
-    size: Annotated[
-        int | None, typer.Option(metavar="PX", help="Height and width of the pictures, in pixels.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu, cuda or mps.")] = None,
-    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads on the CPU.")] = None,
+    size: Annotated[int | None, _option("PX", "Height and width of the pictures, in pixels.")] = None,
+    device: Annotated[str | None, _option("NAME", "auto, cpu, cuda or mps.")] = None,
+    threads: Annotated[int | None, _option("N", "Threads on the CPU.")] = None,
     settings: Settings = None,
     skip_bad: Annotated[
-        bool | None,
-        typer.Option("--skip-bad", metavar=_FLAG, help="Report pictures that cannot be read, and go on."),
+        bool | None, _flag("--skip-bad", "Report pictures that cannot be read, and go on.")
     ] = None,
     cache_gb: CacheGb = None,
     json_: Json = False,
@@ -286,8 +273,7 @@ def train(
     _version: Version = False,
 ) -> None:
     """Train a recogniser on the categories of DATA."""
-    from recollect.commands.train import train as run
-    from recollect.commands.train import train_text
+    from recollect.commands import train
 
     options = {
         "data": data, "extractor": extractor, "finetune": finetune, "classifier": classifier,
@@ -295,7 +281,7 @@ def train(
         "seed": seed, "split": split, "size": size, "device": device, "threads": threads,
         "skip_bad": skip_bad, "cache_gb": cache_gb, "preset": preset,
     }  # fmt: skip
-    _print(run(out, options, settings or [], resume=resume), json_, train_text)
+    _print(train.train(out, options, settings or [], resume=resume), json_, train.train_text)
 
 
 @app.command(cls=_Command)
@@ -303,19 +289,17 @@ def evaluate(
     model: Model,
     data: Data,
     categories: Part = "test",
-    shots: Annotated[str, typer.Option(metavar="N,…", help="Numbers of shots, with commas.")] = "1,5",
-    ways: Annotated[int, typer.Option(metavar="N", min=1, help="Novel categories in a task.")] = 5,
+    shots: Annotated[str, _option("N,…", "Numbers of shots, with commas.")] = "1,5",
+    ways: Annotated[int, _option("N", "Novel categories in a task.", min=1)] = 5,
     queries: Queries = None,
-    tasks: Annotated[int, typer.Option(metavar="N", min=1, help="How many tasks.")] = 600,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the tasks.")] = 0,
+    tasks: Annotated[int, _option("N", "How many tasks.", min=1)] = 600,
+    seed: Seed = 0,
     cache_gb: CacheGb = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", callback=_writable, help="Also write the JSON to this file."),
+        Path | None, _option("FILE", "Also write the JSON to this file.", callback=_writable)
     ] = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="PNG", callback=_png, help="Draw base against novel accuracy to this PNG file."),
+        Path | None, _option("PNG", "Draw base against novel accuracy to this PNG file.", callback=_png)
     ] = None,
     extractor: Extractor = None,
     device: Device = "auto",
@@ -325,39 +309,28 @@ def evaluate(
     _version: Version = False,
 ) -> None:
     """Measure a model on few-shot tasks: novel, base and joint accuracy, with confidence intervals."""
-    from recollect.commands.evaluate import draw_curve, write_report
-    from recollect.commands.evaluate import evaluate as run
+    from recollect.commands import evaluate
     from recollect.evaluation.report import evaluation_table
 
-    report, kept = run(
-        model,
-        data,
-        part=categories,
-        shots=shots,
-        ways=ways,
-        queries=queries,
-        tasks=tasks,
-        seed=seed,
-        cache_gb=cache_gb,
-        extractor=extractor,
-        device=device,
-        threads=threads,
-        curve=plot is not None,
+    options = {
+        "part": categories, "ways": ways, "queries": queries, "tasks": tasks, "seed": seed,
+        "cache_gb": cache_gb, "extractor": extractor, "device": device,
+    }  # fmt: skip
+    report, kept = evaluate.evaluate(
+        model, data, shots=shots, threads=threads, curve=plot is not None, **options
     )
     _print(report, json_, evaluation_table)
     if out is not None:
-        write_report(out, report)
+        evaluate.write_report(out, report)
     if plot is not None:
-        draw_curve(plot, report, kept)
+        evaluate.draw_curve(plot, report, kept)
 
 
 @plot_app.command(cls=_Command)
 def tsne(
     model: Model,
     data: Data,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="PNG", callback=_png, help="The PNG file to draw.")
-    ],
+    out: Annotated[Path, _option("PNG", "The PNG file to draw.", "--out", "-o", callback=_png)],
     categories: Part = "test",
     seed: Seed = 0,
     cache_gb: CacheGb = None,
@@ -384,27 +357,15 @@ def tsne(
 def check(
     model: Model,
     folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER", help="Pictures, one sub-folder per category; a folder or an archive."
-        ),
+        Path, _argument("FOLDER", "Pictures, one sub-folder per category; a folder or an archive.")
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="PNG",
-            callback=_png,
-            help="Draw which categories are confused to this file.",
-        ),
+        _option("PNG", "Draw which categories are confused to this file.", "--out", "-o", callback=_png),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Compare with another store; memory: is the model before anything was taught.",
-        ),
+        _option("PATH", "Compare with another store; memory: is the model before anything was taught."),
     ] = None,
     skip_bad: SkipBad = False,
     store: Store = None,
@@ -416,53 +377,49 @@ def check(
     _version: Version = False,
 ) -> None:
     """Measure a model on your own labelled pictures: the accuracy of each category."""
-    from recollect.commands.check import check as run
-    from recollect.commands.check import check_table, draw_confusion
-    from recollect.commands.opening import Target
+    from recollect.commands import check
 
-    target = Target(model, store, extractor, device, threads)
-    report, confusion = run(target, folder, against=against, skip_bad=skip_bad)
-    _print(report, json_, check_table)
+    target = _target(model, store, extractor, device, threads)
+    report, confusion = check.check(target, folder, against=against, skip_bad=skip_bad)
+    _print(report, json_, check.check_table)
     if out is not None:
-        draw_confusion(out, confusion)
+        check.draw_confusion(out, confusion)
 
 
 @app.command(cls=_Command)
 def info(model: Model, json_: Json = False, _quiet: Quiet = False, _version: Version = False) -> None:
     """Show what a model file is and where it comes from."""
-    from recollect.commands.info import info_table, model_info
+    from recollect.commands import info
 
-    _print(model_info(model), json_, info_table)
+    _print(info.model_info(model), json_, info.info_table)
 
 
 @app.command(cls=_Command)
 def new(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder or .safetensors file to write.")],
+    out: Annotated[Path, _argument("OUT", "The folder or .safetensors file to write.")],
     extractor: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help=f"efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; or your own: {_OWN_CODE}.",
+        _option(
+            "NAME", f"efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; or your own: {_OWN_CODE}."
         ),
     ],
     size: Annotated[
-        int | None,
-        typer.Option(metavar="PX", min=1, max=4096, help="Height and width of the pictures, in pixels."),
+        int | None, _option("PX", "Height and width of the pictures, in pixels.", min=1, max=4096)
     ] = None,
     json_: Json = False,
     _quiet: Quiet = False,
     _version: Version = False,
 ) -> None:
     """Make a recogniser that knows no category yet; teach it everything."""
-    from recollect.commands.new import new_recogniser, new_text
+    from recollect.commands import new
 
-    _print(new_recogniser(extractor, out, size), json_, new_text)
+    _print(new.new_recogniser(extractor, out, size), json_, new.new_text)
 
 
 @app.command(cls=_Command)
 def refit(
     model: Model,
-    out: ModelOut,
+    out: Annotated[Path, _option("OUT", "The folder or .safetensors file to write.", "--out", "-o")],
     seed: Seed = 0,
     store: Store = None,
     extractor: Extractor = None,
@@ -472,30 +429,22 @@ def refit(
     _version: Version = False,
 ) -> None:
     """Promote taught categories with enough examples to base categories, in a new model."""
-    from recollect.commands.opening import Target
-    from recollect.commands.refit import refit as run
-    from recollect.commands.refit import refit_text
+    from recollect.commands import refit
 
-    target = Target(model, store, extractor, "cpu", threads)
-    _print(run(target, out, seed=seed), json_, refit_text)
+    result = refit.refit(_target(model, store, extractor, "cpu", threads), out, seed=seed)
+    _print(result, json_, refit.refit_text)
 
 
 @app.command(cls=_Command)
 def teach(
     model: Model,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="What the pictures show.")] = None,
-    pictures: Annotated[
-        list[Path] | None, typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.")
-    ] = None,
+    name: Annotated[str | None, _argument("NAME", "What the pictures show.")] = None,
+    pictures: Annotated[list[Path] | None, _argument("PICTURE", "Pictures, or folders of them.")] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            "--from", metavar="FOLDER", help="Teach each sub-folder (of a folder or archive) as a category."
-        ),
+        _option("FOLDER", "Teach each sub-folder (of a folder or archive) as a category.", "--from"),
     ] = None,
-    thumbnails: Annotated[
-        bool, typer.Option("--thumbnails", metavar=_FLAG, help="Keep a small copy of each picture.")
-    ] = False,
+    thumbnails: Annotated[bool, _flag("--thumbnails", "Keep a small copy of each picture.")] = False,
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
@@ -507,19 +456,17 @@ def teach(
     """Add a category from one or a few pictures, or add pictures to one taught before."""
     if (name is None) == (folder is None) or (folder is None and not pictures):
         raise RecollectError("give NAME and at least one PICTURE, or --from FOLDER alone")
-    from recollect.commands.opening import Target
-    from recollect.commands.teach import teach as run
-    from recollect.commands.teach import teach_text
+    from recollect.commands import teach
 
-    target = Target(model, store, extractor, device, threads)
-    result = run(target, name, pictures or [], folder, thumbnails=thumbnails)
-    _print(result, json_, partial(teach_text, own_store=store is None))
+    target = _target(model, store, extractor, device, threads)
+    result = teach.teach(target, name, pictures or [], folder, thumbnails=thumbnails)
+    _print(result, json_, partial(teach.teach_text, own_store=store is None))
 
 
 @app.command(cls=_Command)
 def forget(
     model: Model,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A taught category.")],
+    name: Taught,
     store: Store = None,
     extractor: Extractor = None,
     json_: Json = False,
@@ -527,38 +474,32 @@ def forget(
     _version: Version = False,
 ) -> None:
     """Remove a taught category."""
-    from recollect.commands.categories import forget as run
-    from recollect.commands.categories import forget_text
-    from recollect.commands.opening import Target
+    from recollect.commands import categories as command
 
-    _print(run(Target(model, store, extractor), name), json_, forget_text)
+    _print(command.forget(_target(model, store, extractor), name), json_, command.forget_text)
 
 
 @app.command(cls=_Command)
 def rename(
     model: Model,
-    old: Annotated[str, typer.Argument(metavar="OLD", help="A category.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
+    old: Annotated[str, _argument("OLD", "A taught category.")],
+    new: Annotated[str, _argument("NEW", "Its new name.")],
     store: Store = None,
     extractor: Extractor = None,
     json_: Json = False,
     _quiet: Quiet = False,
     _version: Version = False,
 ) -> None:
-    """Rename a category."""
-    from recollect.commands.categories import rename as run
-    from recollect.commands.categories import rename_text
-    from recollect.commands.opening import Target
+    """Rename a taught category."""
+    from recollect.commands import categories as command
 
-    _print(run(Target(model, store, extractor), old, new), json_, rename_text)
+    _print(command.rename(_target(model, store, extractor), old, new), json_, command.rename_text)
 
 
 @app.command(cls=_Command)
 def categories(
     model: Model,
-    everything: Annotated[
-        bool, typer.Option("--all", metavar=_FLAG, help="Show every base category.")
-    ] = False,
+    everything: Annotated[bool, _flag("--all", "Show every base category.")] = False,
     store: Store = None,
     extractor: Extractor = None,
     json_: Json = False,
@@ -566,18 +507,17 @@ def categories(
     _version: Version = False,
 ) -> None:
     """List what a model knows: taught categories, then base ones."""
-    from recollect.commands.categories import categories as run
-    from recollect.commands.categories import categories_table
-    from recollect.commands.opening import Target
+    from recollect.commands import categories as command
 
-    _print(run(Target(model, store, extractor)), json_, partial(categories_table, everything=everything))
+    report = command.categories(_target(model, store, extractor))
+    _print(report, json_, partial(command.categories_table, everything=everything))
 
 
 @app.command(cls=_Command)
 def explain(
     model: Model,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A taught category.")],
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many categories to show.")] = 5,
+    name: Taught,
+    top: Annotated[int, _option("N", "How many categories to show.", min=1)] = 5,
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
@@ -587,38 +527,30 @@ def explain(
     _version: Version = False,
 ) -> None:
     """Show which base categories a taught one is built from."""
-    from recollect.commands.explain import explain as run
-    from recollect.commands.explain import explain_table
-    from recollect.commands.opening import Target
+    from recollect.commands import explain
 
-    _print(run(Target(model, store, extractor, device, threads), name, top), json_, explain_table)
+    report = explain.explain(_target(model, store, extractor, device, threads), name, top)
+    _print(report, json_, explain.explain_table)
 
 
 @app.command(cls=_Command)
 def predict(
     model: Model,
     pictures: Pictures,
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many answers for each picture.")] = 5,
+    top: Annotated[int, _option("N", "How many answers for each picture.", min=1)] = 5,
     among: Annotated[
         Literal["all", "base", "novel"], typer.Option(help="Which categories to choose from.")
     ] = "all",
     sheet: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PNG", callback=_png, help="Draw the pictures with their answers to this PNG file."
-        ),
+        Path | None, _option("PNG", "Draw the pictures with their answers to this PNG file.", callback=_png)
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", callback=_writable, help="Write the answers to this CSV file, a row a picture."
-        ),
+        _option("FILE", "Write the answers to this CSV file, one row per picture.", callback=_writable),
     ] = None,
     recursive: Recursive = False,
     skip_bad: SkipBad = False,
-    no_unknown: Annotated[
-        bool, typer.Option("--no-unknown", metavar=_FLAG, help="Always name a known category.")
-    ] = False,
+    no_unknown: Annotated[bool, _flag("--no-unknown", "Always name a known category.")] = False,
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
@@ -628,17 +560,15 @@ def predict(
     _version: Version = False,
 ) -> None:
     """Name what pictures show."""
-    from recollect.commands.opening import Target
-    from recollect.commands.predict import predict as run
-    from recollect.commands.predict import predict_table, write_csv
+    from recollect.commands import predict
 
-    target = Target(model, store, extractor, device, threads)
-    report, shown = run(
+    target = _target(model, store, extractor, device, threads)
+    report, shown = predict.predict(
         target, pictures, top, among, unknown=not no_unknown, recursive=recursive, skip_bad=skip_bad
     )
-    _print(report, json_, predict_table)
+    _print(report, json_, predict.predict_table)
     if csv is not None:
-        write_csv(csv, report)
+        predict.write_csv(csv, report)
     if sheet is not None:
         from recollect.commands.sheet import write_sheet
 
@@ -651,12 +581,8 @@ def features(
     pictures: Pictures,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            callback=_with_suffix(".npz", ".csv"),
-            help="The .npz or .csv file to write.",
+        _option(
+            "FILE", "The .npz or .csv file to write.", "--out", "-o", callback=_with_suffix(".npz", ".csv")
         ),
     ],
     recursive: Recursive = False,
@@ -669,49 +595,41 @@ def features(
     _version: Version = False,
 ) -> None:
     """Write the features of pictures to a file, for your own use."""
-    from recollect.commands.features import features as run
-    from recollect.commands.features import features_text
-    from recollect.commands.opening import Target
+    from recollect.commands import features
 
-    target = Target(model, "memory:", extractor, device, threads)
-    _print(run(target, pictures, out, recursive=recursive, skip_bad=skip_bad), json_, features_text)
+    target = _target(model, "memory:", extractor, device, threads)
+    result = features.features(target, pictures, out, recursive=recursive, skip_bad=skip_bad)
+    _print(result, json_, features.features_text)
 
 
 @store_app.command("copy", cls=_Command)
 def store_copy(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A store, such as runs/zoo/taught.sqlite.")],
-    to: Annotated[str, typer.Argument(metavar="TO", help="The file to write; it must not exist.")],
+    source: Annotated[str, _argument("FROM", "A store, such as runs/zoo/taught.sqlite.")],
+    to: Annotated[str, _argument("TO", "The file to write; it must not exist.")],
     json_: Json = False,
     _quiet: Quiet = False,
     _version: Version = False,
 ) -> None:
     """Copy a store, also while it is in use. Copying the file alone may leave the latest changes behind."""
-    from recollect.commands.store import copy, copy_text
+    from recollect.commands import store
 
-    _print(copy(source, to), json_, copy_text)
+    _print(store.copy(source, to), json_, store.copy_text)
 
 
 @app.command(cls=_Command)
 def reproduce(
     what: Annotated[
         Literal["table1", "table2", "figure-tsne"],
-        typer.Argument(metavar="TABLE", help="What to reproduce: table1, table2 or figure-tsne."),
+        _argument("TABLE", "What to reproduce: table1, table2 or figure-tsne."),
     ],
-    data: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help="glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH."),
-    ],
-    minutes: Annotated[
-        float | None, typer.Option(metavar="N", help="Fit all trainings into so many minutes.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of every row.")] = 1,
+    data: Annotated[str, _argument("DATA", "glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH.")],
+    minutes: Minutes = None,
+    seeds: Annotated[int, _option("N", "Trainings of every row.", min=1)] = 1,
     out: Annotated[
-        Path, typer.Option(help="Folder for runs, results and page; what is finished there is kept.")
+        Path, _option("DIR", "Folder for runs, results and page; what is finished there is kept.")
     ] = Path("reproduced"),
-    preset: Annotated[str | None, typer.Option(metavar="NAME", help="The recipe of all trainings.")] = None,
-    tasks: Annotated[
-        int | None, typer.Option(metavar="N", min=2, help="How many tasks (table1: 2000, table2: 600).")
-    ] = None,
+    preset: Annotated[str | None, _option("NAME", "The recipe of all trainings.")] = None,
+    tasks: Annotated[int | None, _option("N", "How many tasks (table1: 2000, table2: 600).", min=2)] = None,
     queries: Queries = None,
     settings: Settings = None,
     json_: Json = False,
@@ -721,17 +639,8 @@ def reproduce(
     """Reproduce a table or figure of the paper: train, measure, write a page. Resumes where it stopped."""
     from recollect.commands.reproduce import reproduce as run
 
-    made = run(
-        what,
-        data,
-        out,
-        settings or [],
-        minutes=minutes,
-        seeds=seeds,
-        preset=preset,
-        tasks=tasks,
-        queries=queries,
-    )
+    wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
+    made = run(what, data, out, settings or [], **wishes)
     _print(made, json_, lambda result: str(result["made"]))
 
 

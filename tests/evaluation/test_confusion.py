@@ -58,6 +58,8 @@ def test_for_what_nobody_taught_unknown_is_right():
     confusion = Confusion(counts, ("ant", "yeti"), ("ant", "bee", UNKNOWN))
     assert confusion.own().tolist() == [0, 2]
     assert shown_shares(confusion)[1] == ["ant", UNKNOWN]
+    labels = confusion_figure(confusion).axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["ant", "yeti (not known)"]
 
 
 def test_of_many_categories_those_with_the_most_mistakes_are_shown():

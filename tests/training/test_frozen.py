@@ -160,7 +160,7 @@ def test_a_training_that_is_stopped_while_features_are_computed_can_go_on(
         code, _, err = run("train", pictures, "--extractor", NAME, "--size", 16, *small, "--out", out)
     assert code == 130
     hint = (
-        f"while features were computed. Go on with: recollect train --resume --out {out} --extractor {NAME}"
+        f"while features were computed. Resume with: recollect train --resume --out {out} --extractor {NAME}"
     )
     assert hint in " ".join(err.split())
     code, _, err = run("train", "--resume", "--out", out, "--extractor", NAME)

@@ -66,13 +66,15 @@ def confusion_figure(confusion: Confusion) -> "Figure":
 
     names, answers, shares = shown_shares(confusion)
     columns = [plain(name) for name in answers]
+    known = {*confusion.predicted}
+    rows = [plain(name if name in known else f"{name} (not known)") for name in names]
     written = len(names) <= WRITTEN
     side = _INCHES[written]
     figure = Figure(figsize=(max(2.5, side * len(columns)), max(2.0, side * len(names))))
     axes = figure.add_axes((0, 0, 1, 1))  # the file is cut to what is drawn, labels included
     axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.6, 0, 100), aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=9)
-    axes.set_yticks(range(len(names)), [plain(name) for name in names], fontsize=9)
+    axes.set_yticks(range(len(names)), rows, fontsize=9)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_xticks(np.arange(len(columns) - 1) + 0.5, minor=True)
