@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from PIL import Image
 
 from pretrained import HAVE_WEIGHTS
+from recollect import cli
 from recollect.modelfile import save_model
 from recollect.reproduce.claims import CLAIMS
 from recollect.reproduce.rows import SHOTS, TABLE_1
@@ -34,6 +36,14 @@ def test_the_five_lines_of_python_run(tmp_path, monkeypatch, capsys, tiny_model)
     printed = capsys.readouterr().out
     assert printed.count("Prediction(category=") == 3
     assert "okapi" not in [known.name for known in names["recognizer"].categories()]
+
+
+def test_the_readme_has_a_line_for_every_command():
+    rows = " ".join(
+        row.split("|")[1] for row in README.read_text(encoding="utf-8").splitlines() if row[:3] == "| `"
+    )
+    listed = {words.split(" ", 1)[0] for words in re.findall(r"`([^`]+)`", rows)}
+    assert listed == {*typer.main.get_command(cli.app).commands}
 
 
 def test_the_readme_is_short_and_has_one_table_of_results():
