@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 
 from pictures import disk_room
 from recollect.errors import StoreError
-from recollect.store import NewExample, Owner, open_store
+from recollect.store import BaseChange, NewExample, Owner, copy_store, open_store, sqlite
+from recollect.store.sqlite import SqliteStore
 
 OWNER = Owner("a model", 3)
 EXAMPLE = NewExample(np.arange(3, dtype=np.float32), np.ones(3, np.float32))
@@ -147,17 +149,161 @@ def test_an_example_with_other_things_in_it_is_damage(path, change):
     store.add("okapi", [EXAMPLE])
     with sqlite3.connect(path) as other:
         other.execute(f"UPDATE examples SET {change}")
-    with pytest.raises(StoreError, match="example 1 has no time, or a thumbnail"):
+    with pytest.raises(StoreError, match="example 1 does not match its checksum"):
         store.content()
 
 
-def test_terms_of_any_category_are_found(path):
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("UPDATE categories SET name = 'okapo'", "category 1 ('okapo')"),
+        ("UPDATE categories SET revision = 7", "category 1 ('okapi')"),
+        ("UPDATE categories SET examples = 1", "category 1 ('okapi')"),
+        ("UPDATE examples SET category = 2 WHERE id = 1", "example 1"),
+        ("UPDATE examples SET added = added + 1 WHERE id = 2", "example 2"),
+        ("UPDATE examples SET norm = 1.0 WHERE id = 2", "example 2"),
+        ("UPDATE examples SET term = zeroblob(12) WHERE id = 2", "example 2"),
+        ("UPDATE examples SET feature = zeroblob(12) WHERE id = 2", "example 2"),
+        ("UPDATE examples SET thumbnail = x'01' WHERE id = 2", "example 2"),
+        ("UPDATE base SET hidden = 0", "base category 'lion'"),
+        ("UPDATE base SET shown = 'lynx'", "base category 'lion'"),
+        ("DELETE FROM examples WHERE id = 2", "pictures of 'okapi' are gone"),
+    ],
+)
+def test_what_was_altered_is_refused_by_name(path, change, named):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE, EXAMPLE])
+    store.add("tapir", [EXAMPLE])
+    store.change_base("lion", BaseChange("Löwe", hidden=True))
+    store.content()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(change)
+    with pytest.raises(StoreError, match=re.escape(named)) as caught:
+        store.content()
+    assert str(path) in str(caught.value)
+
+
+def test_an_altered_term_is_refused_before_it_scores(path):
     store = open_store(path, OWNER)
     store.add("okapi", [EXAMPLE])
-    with sqlite3.connect(path) as other:
-        other.execute("PRAGMA foreign_keys = OFF")
-        other.execute("UPDATE examples SET category = -1")
-    assert [id_ for id_, _ in store.terms([-1])] == [-1]
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE examples SET term = zeroblob(12)")
+    with pytest.raises(StoreError, match="example 1 does not match its checksum"):
+        list(store.terms())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_was_deleted_or_replaced_acknowledges_nothing(path, replaced):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE])
+    for file in path.parent.glob("*"):
+        file.unlink()
+    if replaced:
+        open_store(path, OWNER).close()
+    for call in (lambda: store.add("tapir", [EXAMPLE]), store.categories, store.state):
+        with pytest.raises(StoreError, match=r"taught\.sqlite was deleted or replaced while it was open"):
+            call()
+    store.close()
+    assert path.exists() == replaced
+
+
+def test_a_store_deleted_in_the_middle_of_a_change_does_not_acknowledge_it(path, monkeypatch):
+    store = open_store(path, OWNER)
+    add = SqliteStore._add
+
+    def and_delete(self, *arguments):
+        path.unlink()
+        return add(self, *arguments)
+
+    monkeypatch.setattr(SqliteStore, "_add", and_delete)
+    with pytest.raises(StoreError, match="was deleted or replaced"):
+        store.add("tapir", [EXAMPLE])
+
+
+def test_a_closed_store_can_be_copied_as_one_file(path):
+    stores = [open_store(path, OWNER) for _ in range(2)]  # the other one goes on
+    stores[0].add("okapi", [EXAMPLE])
+    stores[0].close()
+    copy = path.with_name("copy.sqlite")
+    copy.write_bytes(path.read_bytes())
+    assert [one.name for one in open_store(copy, OWNER).categories()] == ["okapi"]
+    stores[1].add("tapir", [EXAMPLE])
+
+
+def test_a_store_is_copied_whole_while_it_is_open(path):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE, EXAMPLE])
+    store.remove(store.add("tapir", [EXAMPLE]).id)
+    store.change_base("lion", BaseChange("Löwe"))
+    target = path.parent / "backup" / "copy.sqlite"
+    assert copy_store(path, target) == 1
+    again = open_store(target, OWNER)
+    assert again.content().digest() == store.content().digest()
+    assert sorted(file.name for file in target.parent.iterdir() if "-" not in file.name) == ["copy.sqlite"]
+
+
+def test_a_copy_replaces_nothing_and_needs_a_store(path, tmp_path):
+    open_store(path, OWNER).close()
+    other = tmp_path / "other.sqlite"
+    other.write_bytes(b"mine")
+    with pytest.raises(StoreError, match=r"other\.sqlite is there already"):
+        copy_store(path, other)
+    assert other.read_bytes() == b"mine"
+    with pytest.raises(StoreError, match=r"there is no store at .*nowhere"):
+        copy_store(tmp_path / "nowhere", tmp_path / "new.sqlite")
+    with pytest.raises(StoreError, match="not an SQLite file"):
+        copy_store(other, tmp_path / "new.sqlite")
+    assert not (tmp_path / "new.sqlite").exists()
+
+
+def first_format(path):
+    """Write a store as the first version did: two categories, a third forgotten."""
+    values = np.arange(3, dtype="<f4").tobytes(), np.ones(3, "<f4").tobytes()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
+        for statement in sqlite._SCHEMA_1:
+            file.execute(statement)
+        file.execute(f"PRAGMA application_id = {sqlite._APPLICATION}")
+        file.execute("INSERT INTO about VALUES (1, 'a model', 3)")
+        for name in ("okapi", "quoll", "tapir"):
+            file.execute("INSERT INTO categories (name, fold, revision) VALUES (?, ?, 2)", (name, name))
+        for category, small in ((1, None), (1, b"small"), (3, None), (2, None)):
+            file.execute(
+                "INSERT INTO examples (category, added, feature, term, thumbnail) VALUES (?, 5.5, ?, ?, ?)",
+                (category, *values, small),
+            )
+        file.execute("DELETE FROM examples WHERE category = 2")
+        file.execute("DELETE FROM categories WHERE id = 2")
+
+
+def test_a_store_of_the_first_format_is_brought_up_to_date(tmp_path):
+    path = tmp_path / "taught.sqlite"
+    first_format(path)
+    store = open_store(path, OWNER)
+    content = store.content()
+    assert [(one.id, one.name, one.examples, one.revision) for one, _ in content.categories] == [
+        (1, "okapi", 2, 2),
+        (3, "tapir", 1, 2),
+    ]
+    assert (content.last_category, content.last_example) == (3, 4)
+    kept = content.categories[0][1][1]
+    assert (kept.id, kept.added, kept.thumbnail, kept.feature.tolist()) == (2, 5.5, b"small", [0, 1, 2])
+    assert store.same(EXAMPLE.feature) == [(1, 1), (1, 2), (3, 3)]
+    assert store.add("saola", [EXAMPLE]).id == 4
+    store.change_base("lion", BaseChange(hidden=True))
+    store.close()
+    assert len(open_store(path, OWNER).categories()) == 3
+
+
+@pytest.mark.parametrize("feature", ["x'00'", "zeroblob(8) || x'0000807f'"])
+def test_a_damaged_store_of_the_first_format_is_refused_unchanged(tmp_path, feature):
+    path = tmp_path / "taught.sqlite"
+    first_format(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute(f"UPDATE examples SET feature = {feature}")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"taught\.sqlite is damaged"):
+        open_store(path, OWNER)
+    assert path.read_bytes() == before
 
 
 def test_a_damaged_feature_is_told(path):
@@ -216,7 +362,8 @@ def test_processes_that_create_and_teach_at_once_lose_nothing(path):
     program = f"""
 import sys
 import numpy as np
-from recollect.store import NewExample, Owner, open_store
+from recollect.store import BaseChange, NewExample, Owner, copy_store, open_store, sqlite
+from recollect.store.sqlite import SqliteStore
 example = NewExample(np.zeros(3, np.float32), np.zeros(3, np.float32))
 sys.stdin.readline()
 store = open_store({str(path)!r}, Owner("a model", 3))

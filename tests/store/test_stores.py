@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recollect.errors import StoreError, one_line
-from recollect.store import Content, NewExample, Owner, fold, open_store, tidy
+from recollect.store import BaseChange, Content, NewExample, Owner, fold, open_store, tidy
 
 OWNER = Owner("a model", 3)
 KINDS = ["memory", "sqlite"]
@@ -288,15 +288,19 @@ def test_content_where_everything_was_forgotten_still_tells_the_last_ids(store, 
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_a_store_that_was_used_is_not_filled(store, tmp_path, forgotten):
+def test_a_store_that_was_used_takes_what_it_does_not_have_once(store, tmp_path, forgotten):
     source = open_store(None, OWNER)
     source.add("tapir", [example(1)])
     okapi = store.add("okapi", [example(2)])
     if forgotten:
         store.remove(okapi.id)
     before = rows(store)
-    store.fill(source.content())
-    assert rows(store) == before
+    assert store.fill(source.content()) == {"tapir": 1}
+    assert names(store) == (["tapir"] if forgotten else ["okapi", "tapir"])
+    store.remove(store.find("tapir").id)
+    assert rows(store)[0] == before[0]
+    assert store.fill(source.content()) == {}  # what was forgotten since does not come back
+    assert rows(store)[0] == before[0]
 
 
 def test_filling_with_nothing_leaves_a_store_to_be_filled(store):
@@ -307,6 +311,76 @@ def test_filling_with_nothing_leaves_a_store_to_be_filled(store):
     assert names(store) == ["tapir"]
 
 
+def test_only_examples_that_are_not_there_are_taken_over(store):
+    source = open_store(None, OWNER)
+    source.add("okapi", [example(1), example(2)])
+    store.fill(source.content())
+    before = rows(store)
+    source.add("okapi", [example(3)])
+    source.add("quoll", [example(4)])
+    source.change_base("lion", BaseChange(hidden=True))
+    assert store.fill(source.content()) == {"okapi": 1, "quoll": 1}
+    assert terms_of(store) == terms_of(source)
+    assert store.base_changes() == {"lion": BaseChange(hidden=True)}
+    assert rows(store)[0][0][1][:2] == before[0][0][1]
+
+
+def test_content_that_came_from_a_store_is_not_taken_back(store):
+    okapi = store.add("okapi", [example(1)])
+    saved = store.content()
+    store.know(saved)
+    store.remove(okapi.id)
+    assert store.fill(saved) == {}
+    assert names(store) == []
+
+
+def test_base_categories_are_hidden_and_shown_under_other_names(store):
+    store.change_base("lion", BaseChange("Löwe"))
+    store.change_base("zebra", BaseChange(hidden=True))
+    changes = {"lion": BaseChange("Löwe"), "zebra": BaseChange(hidden=True)}
+    assert store.base_changes() == store.content().base == changes
+    other = open_store(None, OWNER)
+    other.fill(store.content())
+    assert other.base_changes() == changes
+    store.change_base("zebra", BaseChange())
+    store.change_base("lion", BaseChange("Löwin", hidden=True))
+    assert store.base_changes() == {"lion": BaseChange("Löwin", hidden=True)}
+
+
+def test_a_name_is_shown_for_one_category_only(store):
+    okapi = store.add("okapi", [example(1)])
+    store.change_base("lion", BaseChange("Löwe"))
+    for call in (
+        lambda: store.add("LÖWE", [example(2)]),
+        lambda: store.rename(okapi.id, "Löwe"),
+        lambda: store.change_base("zebra", BaseChange("löwe")),
+        lambda: store.change_base("zebra", BaseChange("Okapi")),
+    ):
+        with pytest.raises(StoreError, match="is taught already"):
+            call()
+    assert store.categories() == [okapi]
+    assert store.base_changes() == {"lion": BaseChange("Löwe")}
+
+
+def test_the_same_picture_is_found_by_its_feature(store):
+    okapi, tapir = store.add("okapi", [example(1), example(2)]), store.add("tapir", [example(1)])
+    again = example(1).feature * np.float32(1 + 1e-5)
+    assert store.same(again) == [(okapi.id, 1), (tapir.id, 3)]
+    assert store.same(example(1.1).feature) == []
+    assert store.same(-example(1).feature) == []
+
+
+@pytest.mark.parametrize("last", [2**53 - 1, 2**53 - 2])
+def test_a_store_gives_no_id_that_could_not_be_read_again(store, last):
+    store.fill(Content((), last, last))
+    for count in (2, 1):
+        try:
+            store.add_all({f"c{number}": [example(1)] for number in range(count)})
+        except StoreError as error:
+            assert "ids are used up" in str(error)  # noqa: PT017
+    assert len(store.categories()) == (1 if last == 2**53 - 2 else 0)
+
+
 numbers = st.integers(0, 5)
 some_names = st.sampled_from(["okapi", "Okapi", "tapir", "quoll"])
 calls = st.lists(
@@ -315,6 +389,11 @@ calls = st.lists(
         st.tuples(st.just("remove"), numbers),
         st.tuples(st.just("remove_example"), numbers),
         st.tuples(st.just("rename"), numbers, some_names),
+        st.tuples(
+            st.just("change_base"),
+            st.sampled_from(["lion", "zebra"]),
+            st.builds(BaseChange, st.none() | some_names, st.booleans()),
+        ),
     ),
     max_size=15,
 )
@@ -341,4 +420,6 @@ def test_all_stores_do_the_same(tmp_path_factory, calls):
         assert (kept[0].last_category, kept[0].last_example) == (kept[1].last_category, kept[1].last_example)
         assert terms_of(stores[0]) == terms_of(stores[1])
         assert stores[0].categories() == stores[1].categories()
+        assert stores[0].base_changes() == stores[1].base_changes()
+        assert stores[0].same(example(1).feature) == stores[1].same(example(1).feature)
     stores[1].close()

@@ -1,8 +1,10 @@
 """Where taught categories live: the interface that every store has, and how one is opened."""
 
+import hashlib
+import secrets
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +15,8 @@ from recollect.errors import JOINERS, StoreError, one_line
 
 Floats = npt.NDArray[np.float32]
 LONGEST_NAME = 200
+LAST_ID = 2**53  # no id is as large as this
+SAME = 1e-4  # how far two features of one picture may lie apart, relative to their length
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,35 @@ class Example(NewExample):
 
 
 @dataclass(frozen=True, slots=True)
+class BaseChange:
+    """What was changed about a base category: another name to show, or hidden from answers."""
+
+    shown: str | None = None
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
     """All that a store holds, in the order of ids, and the last ids that it gave."""
 
     categories: Sequence[tuple[Taught, Sequence[Example]]] = ()
     last_category: int = 0
     last_example: int = 0
+    base: Mapping[str, BaseChange] = field(default_factory=dict)  # by the name in the model
+
+    def __bool__(self) -> bool:
+        return bool(self.last_category or self.base)
+
+    def digest(self) -> str:
+        """Return what tells this content from any other."""
+        digest = hashlib.sha256(
+            repr((self.last_category, self.last_example, sorted(self.base.items()))).encode()
+        )
+        for taught, examples in self.categories:
+            digest.update(repr((taught.id, taught.name)).encode("utf-8", "surrogatepass"))
+            for one in examples:
+                digest.update(repr((one.id, one.added)).encode() + one.feature.tobytes() + one.term.tobytes())
+        return digest.hexdigest()
 
 
 class Store(Protocol):
@@ -109,12 +136,32 @@ class Store(Protocol):
         """Give a category another name."""
         ...
 
+    def base_changes(self) -> dict[str, BaseChange]:
+        """Return what was changed about base categories, by their names in the model."""
+        ...
+
+    def change_base(self, name: str, change: BaseChange) -> None:
+        """Change a base category, by its name in the model; `BaseChange()` makes it what it was."""
+        ...
+
+    def same(self, feature: Floats) -> list[tuple[int, int]]:
+        """Return the ids of categories and examples whose feature is that of the same picture."""
+        ...
+
     def content(self) -> Content:
         """Return everything, as it is at one moment."""
         ...
 
-    def fill(self, content: Content) -> None:
-        """Put everything that another store held into one that never held anything; else do nothing."""
+    def fill(self, content: Content) -> dict[str, int]:
+        """Take over what another store held; return how many examples came to each category.
+
+        A store that never held anything takes all of it, ids included. Another one takes the examples that it
+        does not have, once: what was taken over and forgotten since does not come back.
+        """
+        ...
+
+    def know(self, content: Content) -> None:
+        """Note that this content came from here: `fill` takes nothing of it."""
         ...
 
     def close(self) -> None:
@@ -129,6 +176,37 @@ def open_store(place: str | Path | None, owner: Owner) -> Store:
 
     path = store_path(place)
     return MemoryStore(owner) if path is None else SqliteStore(path, owner)
+
+
+def copy_store(source: str | Path, target: str | Path) -> int:
+    """Copy a store, which may be in use, to a new file; return how many taught categories it holds."""
+    from recollect.store.sqlite import SqliteStore, read_owner
+
+    old, new = store_path(source), store_path(target)
+    if old is None or new is None:
+        raise StoreError("a store in memory cannot be copied: name two files")
+    if not old.is_file():
+        raise StoreError(f"there is no store at {old}: check the path")
+    if new.exists():
+        raise StoreError(f"{new} is there already: choose another name")
+    owner = read_owner(old)
+    store = SqliteStore(old, owner)
+    try:
+        content = store.content()
+    finally:
+        store.close()
+    part = new.with_name(f".{new.name}.{secrets.token_hex(4)}.part")
+    try:
+        copy = SqliteStore(part, owner)
+        copy.fill(content)
+        copy.close()
+        part.rename(new)
+    except OSError as error:
+        raise StoreError(f"cannot write {new}: {error.strerror or error}") from error
+    finally:
+        for left in new.parent.glob(f"{part.name}*"):
+            left.unlink()
+    return len(content.categories)
 
 
 def store_path(place: str | Path | None) -> Path | None:
@@ -192,6 +270,34 @@ def check_examples(name: str, examples: Sequence[NewExample], width: int) -> Non
         for values in (example.feature, example.term):
             if values.shape != (width,) or not np.isfinite(values).all():
                 raise StoreError(f"an example of '{name}' is not {width} finite numbers")
+
+
+def check_id(number: int, what: str) -> int:
+    """Return a new id, if a store that holds it can be read again."""
+    if not 0 < number < LAST_ID:
+        raise StoreError(f"no more {what} can be taught here: its ids are used up. Teach into a new store")
+    return number
+
+
+def norm(feature: Floats) -> float:
+    """Return the L2 norm of a feature, by which those of the same picture are found."""
+    return float(np.linalg.norm(feature.astype(np.float64)))
+
+
+def is_same(feature: Floats, other: Floats) -> bool:
+    """Say whether two features are those of one picture: they differ by no more than a batch makes them."""
+    return bool(np.linalg.norm(feature - other) <= SAME * norm(feature))
+
+
+def missing_from(content: Content, kept: Content) -> dict[str, list[Example]]:
+    """Return the examples of some content that a store does not keep, by their categories' names."""
+    known = {fold(taught.name): (taught.name, examples) for taught, examples in kept.categories}
+    found = {}
+    for taught, examples in content.categories:
+        name, there = known.get(fold(taught.name), (taught.name, ()))
+        have = {one.feature.tobytes() for one in there}
+        found[name] = [one for one in examples if one.feature.tobytes() not in have]
+    return {name: examples for name, examples in found.items() if examples}
 
 
 def taken(name: str, other: str) -> StoreError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from recollect.store import (
+    BaseChange,
     Content,
     Example,
     Floats,
@@ -15,8 +16,11 @@ from recollect.store import (
     Owner,
     Taught,
     check_examples,
+    check_id,
     fold,
+    is_same,
     missing,
+    missing_from,
     taken,
 )
 
@@ -38,6 +42,8 @@ class MemoryStore:
         self._by_fold: dict[str, int] = {}
         self._of_example: dict[int, int] = {}
         self._last_category = self._last_example = 0
+        self._base: dict[str, BaseChange] = {}
+        self._known: set[str] = set()  # digests of content that was taken over
 
     def state(self) -> object:
         """Return always the same: nobody else can change anything."""
@@ -84,6 +90,9 @@ class MemoryStore:
                 known = spellings.setdefault(fold(name), known)
                 if known != name:
                     raise taken(name, known)
+                self._check_shown(name)
+                check_id(self._last_category + len(lessons), "categories")
+                check_id(self._last_example + sum(map(len, lessons.values())), "pictures")
             return [self._add(name, examples) for name, examples in lessons.items()]
 
     def remove(self, category: int) -> None:
@@ -115,6 +124,7 @@ class MemoryStore:
             other = self._by_fold.get(fold(name), category)
             if other != category:
                 raise taken(name, self._categories[other].name)
+            self._check_shown(name)
             del self._by_fold[fold(found.name)]
             self._by_fold[fold(name)] = category
             self._categories[category] = replace(found, name=name)
@@ -127,19 +137,62 @@ class MemoryStore:
                 (self._taught(id_), list(category.examples.values()))
                 for id_, category in self._categories.items()
             ]
-            return Content(categories, self._last_category, self._last_example)
+            return Content(categories, self._last_category, self._last_example, dict(self._base))
 
-    def fill(self, content: Content) -> None:
-        """Put everything that another store held into one that never held anything; else do nothing."""
+    def base_changes(self) -> dict[str, BaseChange]:
+        """Return what was changed about base categories, by their names in the model."""
         with self._lock:
-            if self._last_category:
-                return
+            return dict(self._base)
+
+    def change_base(self, name: str, change: BaseChange) -> None:
+        """Change a base category, by its name in the model; `BaseChange()` makes it what it was."""
+        with self._lock:
+            if change.shown is not None:
+                other = self._by_fold.get(fold(change.shown))
+                if other is not None:
+                    raise taken(change.shown, self._categories[other].name)
+                self._check_shown(change.shown, but=name)
+            self._base[name] = change
+            if change == BaseChange():
+                del self._base[name]
+
+    def same(self, feature: Floats) -> list[tuple[int, int]]:
+        """Return the ids of categories and examples whose feature is that of the same picture."""
+        with self._lock:
+            return [
+                (category, example)
+                for category, kept in self._categories.items()
+                for example, one in kept.examples.items()
+                if is_same(feature, one.feature)
+            ]
+
+    def know(self, content: Content) -> None:
+        """Note that this content came from here."""
+        self._known.add(content.digest())
+
+    def fill(self, content: Content) -> dict[str, int]:
+        """Take over what another store held; return how many examples came to each category."""
+        with self._lock:
+            if not content or content.digest() in self._known:
+                return {}
+            if self._last_category or self._base:
+                new = missing_from(content, self.content())
+                if new:
+                    self.add_all(new)
+                for name, change in content.base.items():
+                    if name not in self._base:
+                        self.change_base(name, change)
+                self._known.add(content.digest())
+                return {name: len(examples) for name, examples in new.items()}
             for taught, examples in content.categories:
                 kept = {example.id: example for example in examples}
                 self._categories[taught.id] = _Category(taught.name, taught.revision, kept)
                 self._by_fold[fold(taught.name)] = taught.id
                 self._of_example.update(dict.fromkeys(kept, taught.id))
             self._last_category, self._last_example = content.last_category, content.last_example
+            self._base = dict(content.base)
+            self._known.add(content.digest())
+            return {taught.name: len(examples) for taught, examples in content.categories}
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -158,6 +211,11 @@ class MemoryStore:
             self._of_example[number] = category
         self._changed(category)
         return self._taught(category)
+
+    def _check_shown(self, name: str, but: str | None = None) -> None:
+        for base, change in self._base.items():
+            if base != but and change.shown is not None and fold(change.shown) == fold(name):
+                raise taken(name, change.shown)
 
     def _find(self, category: int) -> _Category:
         if category not in self._categories:

@@ -4,8 +4,9 @@ import os
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import numpy as np
 
 from recollect.errors import StoreError
 from recollect.store import (
+    LAST_ID,
+    SAME,
+    BaseChange,
     Content,
     Example,
     Floats,
@@ -21,17 +25,54 @@ from recollect.store import (
     Owner,
     Taught,
     check_examples,
+    check_id,
     fold,
+    is_same,
     missing,
+    missing_from,
+    norm,
     taken,
 )
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksums, no changes of base categories and no norms
 _APPLICATION = 0x52436C74  # marks an SQLite file as ours
 _WAIT_SECONDS = 30.0  # for other processes' transactions
 _AT_ONCE = 100  # categories whose terms are read together
+_ABOUT = "CREATE TABLE about (format INTEGER NOT NULL, fingerprint TEXT NOT NULL, width INTEGER NOT NULL)"
 _SCHEMA = (
-    "CREATE TABLE about (format INTEGER NOT NULL, fingerprint TEXT NOT NULL, width INTEGER NOT NULL)",
+    _ABOUT,
+    """CREATE TABLE categories (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    fold TEXT NOT NULL UNIQUE,
+    revision INTEGER NOT NULL,
+    examples INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
+)""",
+    """CREATE TABLE examples (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    category INTEGER NOT NULL REFERENCES categories ON DELETE CASCADE,
+    added REAL NOT NULL,
+    norm REAL NOT NULL,
+    term_checksum INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
+    term BLOB NOT NULL,
+    feature BLOB NOT NULL,
+    thumbnail BLOB
+)""",
+    """CREATE TABLE base (
+    name TEXT PRIMARY KEY,
+    shown TEXT,
+    fold TEXT UNIQUE,
+    hidden INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
+)""",
+    "CREATE TABLE known (digest TEXT PRIMARY KEY)",
+    "CREATE INDEX examples_of_category ON examples (category)",
+    "CREATE INDEX examples_by_norm ON examples (norm)",
+)
+_SCHEMA_1 = (
+    _ABOUT,
     """CREATE TABLE categories (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL,
@@ -48,23 +89,41 @@ _SCHEMA = (
 )""",
     "CREATE INDEX examples_of_category ON examples (category)",
 )
+_FROM_1 = (  # `checksum` and `norm` are functions of ours
+    "ALTER TABLE examples RENAME TO old_examples",
+    "ALTER TABLE categories RENAME TO old_categories",
+    "DROP INDEX examples_of_category",
+    *_SCHEMA[1:],
+    """INSERT INTO categories
+    SELECT id, name, fold, revision, count, checksum(id, name, fold, revision, count)
+    FROM (SELECT *, (SELECT COUNT(*) FROM old_examples WHERE category = c.id) AS count
+        FROM old_categories c)""",
+    """INSERT INTO examples
+    SELECT id, category, added, norm(feature), checksum(id, category, term),
+        checksum(id, category, added, norm(feature), feature, thumbnail), term, feature, thumbnail
+    FROM old_examples""",
+    "DELETE FROM sqlite_sequence WHERE name IN ('categories', 'examples')",
+    "UPDATE sqlite_sequence SET name = substr(name, 5)",
+    "DROP TABLE old_examples",
+    "DROP TABLE old_categories",
+    "UPDATE about SET format = 2",
+)
 _OURS = "SELECT sql FROM sqlite_master WHERE NOT (type IN ('table', 'index') AND name GLOB 'sqlite_*')"
-_LAST = 2**53  # no id is as large as this
 _WRONG = f"""
 SELECT EXISTS (
     SELECT 1 FROM categories
     WHERE typeof(name) <> 'text' OR typeof(fold) <> 'text' OR typeof(revision) <> 'integer' OR id < 1
 )
 OR EXISTS (SELECT 1 FROM examples WHERE id < 1)
-OR EXISTS (SELECT 1 FROM categories WHERE id >= {_LAST})
-OR EXISTS (SELECT 1 FROM examples WHERE id >= {_LAST})
-OR EXISTS (SELECT 1 FROM sqlite_sequence WHERE typeof(seq) <> 'integer' OR seq NOT BETWEEN 0 AND {_LAST - 1})
+OR EXISTS (SELECT 1 FROM categories WHERE id >= {LAST_ID})
+OR EXISTS (SELECT 1 FROM examples WHERE id >= {LAST_ID})
+OR EXISTS (SELECT 1 FROM sqlite_sequence WHERE typeof(seq) <> 'integer' OR seq < 0 OR seq >= {LAST_ID})
 """  # noqa: S608 -- our own number
-_TAUGHT = """
-SELECT c.id, c.name, (SELECT COUNT(*) FROM examples WHERE category = c.id), c.revision
-FROM categories c
+_TAUGHT = "SELECT id, name, examples, revision, fold, checksum FROM categories"
+_EXAMPLES = """
+SELECT category, feature, term, thumbnail, id, added, norm, term_checksum, checksum FROM examples
 """
-_EXAMPLES = "SELECT category, feature, term, thumbnail, id, added FROM examples"
+_REMOVED = "was deleted or replaced while it was open: bring it back, or load the recogniser again"
 _abandoned: list[sqlite3.Connection] = []  # by a fork; the child must not even close them
 
 
@@ -87,20 +146,20 @@ class SqliteStore:
 
     def state(self) -> object:
         """Return SQLite's count of commits through other connections, with the process that counts."""
-        with self._told() as connection:
+        with self._connected() as connection:
             version = connection.execute("PRAGMA data_version").fetchone()
             return self._process, self._stamp, version
 
     def categories(self) -> list[Taught]:
         """Return the taught categories in the order of their ids."""
-        with self._told() as connection:
-            return [Taught(*row) for row in connection.execute(f"{_TAUGHT} ORDER BY c.id")]
+        with self._connected() as connection:
+            return [self._category(row) for row in connection.execute(f"{_TAUGHT} ORDER BY id")]
 
     def find(self, name: str) -> Taught | None:
         """Return the category that has this name in any spelling that `fold` makes the same."""
-        with self._told() as connection:
-            found = connection.execute(f"{_TAUGHT} WHERE c.fold = ?", (fold(name),)).fetchone()
-        return None if found is None else Taught(*found)
+        with self._connected() as connection:
+            found = connection.execute(f"{_TAUGHT} WHERE fold = ?", (fold(name),)).fetchone()
+        return None if found is None else self._category(found)
 
     def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
         """Yield the id of each category and the terms (examples, d) of its examples."""
@@ -109,21 +168,24 @@ class SqliteStore:
         for start in range(0, len(ids), _AT_ONCE):
             some = ids[start : start + _AT_ONCE]
             marks = ",".join("?" * len(some))
-            with self._told() as connection:
+            with self._connected() as connection:
                 rows = connection.execute(
-                    f"SELECT category, term FROM examples WHERE category IN ({marks}) ORDER BY category, id",  # noqa: S608
+                    "SELECT category, term, id, term_checksum FROM examples "  # noqa: S608
+                    f"WHERE category IN ({marks}) ORDER BY category, id",
                     some,
                 ).fetchall()
             if not rows:
                 continue
-            categories = np.array([category for category, _ in rows])
-            terms = self._floats([term for _, term in rows])
+            for category, term, id_, expected in rows:
+                self._check(f"example {id_}", expected, id_, category, term)
+            categories = np.array([category for category, *_ in rows])
+            terms = self._floats([term for _, term, *_ in rows])
             starts = np.flatnonzero(np.diff(categories, prepend=categories[0] - 1))
             yield from zip(categories[starts].tolist(), np.split(terms, starts[1:]), strict=True)
 
     def examples(self, category: int) -> list[Example]:
         """Return the examples of a category in the order of teaching."""
-        with self._told() as connection:
+        with self._connected() as connection:
             rows = connection.execute(f"{_EXAMPLES} WHERE category = ? ORDER BY id", (category,)).fetchall()
         if not rows:
             raise missing(f"category {category}")
@@ -138,7 +200,7 @@ class SqliteStore:
         for name, examples in lessons.items():
             check_examples(name, examples, self.owner.width)
         with self._transaction() as connection:
-            return [_add(connection, name, examples) for name, examples in lessons.items()]
+            return [self._add(connection, name, examples) for name, examples in lessons.items()]
 
     def remove(self, category: int) -> None:
         """Remove a category with its examples."""
@@ -153,8 +215,7 @@ class SqliteStore:
             if found is None:
                 raise missing(f"example {example}")
             connection.execute("DELETE FROM examples WHERE id = ?", (example,))
-            _touch(connection, found[0])
-            left = Taught(*connection.execute(f"{_TAUGHT} WHERE c.id = ?", found).fetchone())
+            left = self._changed(connection, found[0], added=-1)
             if not left.examples:
                 connection.execute("DELETE FROM categories WHERE id = ?", found)
             return left
@@ -167,10 +228,42 @@ class SqliteStore:
             other = self.find(name)
             if other is not None and other.id != category:
                 raise taken(name, other.name)
+            _check_shown(connection, name)
             connection.execute(
-                "UPDATE categories SET name = ?, fold = ?, revision = revision + 1 WHERE id = ?",
-                (name, fold(name), category),
+                "UPDATE categories SET name = ?, fold = ? WHERE id = ?", (name, fold(name), category)
             )
+            self._changed(connection, category)
+
+    def base_changes(self) -> dict[str, BaseChange]:
+        """Return what was changed about base categories, by their names in the model."""
+        with self._connected() as connection:
+            rows = connection.execute("SELECT * FROM base ORDER BY name").fetchall()
+        for name, shown, folded, hidden, expected in rows:
+            self._check(f"base category {name!r}", expected, name, shown, folded, hidden)
+        return {name: BaseChange(shown, bool(hidden)) for name, shown, _, hidden, _ in rows}
+
+    def change_base(self, name: str, change: BaseChange) -> None:
+        """Change a base category, by its name in the model; `BaseChange()` makes it what it was."""
+        with self._transaction() as connection:
+            if change.shown is not None:
+                other = self.find(change.shown)
+                if other is not None:
+                    raise taken(change.shown, other.name)
+                _check_shown(connection, change.shown, but=name)
+            connection.execute("DELETE FROM base WHERE name = ?", (name,))
+            if change != BaseChange():
+                row = name, change.shown, change.shown and fold(change.shown), int(change.hidden)
+                connection.execute("INSERT INTO base VALUES (?, ?, ?, ?, ?)", (*row, _checksum(*row)))
+
+    def same(self, feature: Floats) -> list[tuple[int, int]]:
+        """Return the ids of categories and examples whose feature is that of the same picture."""
+        length = norm(feature)
+        with self._connected() as connection:
+            rows = connection.execute(
+                f"{_EXAMPLES} WHERE norm BETWEEN ? AND ? ORDER BY category, id",
+                (length * (1 - SAME), length * (1 + SAME)),
+            ).fetchall()
+        return [(row[0], row[4]) for row in rows if is_same(feature, self._example(row).feature)]
 
     def content(self) -> Content:
         """Return everything, as it is at one moment."""
@@ -180,39 +273,57 @@ class SqliteStore:
                 category: [self._example(row) for row in some]
                 for category, some in groupby(rows, lambda r: r[0])
             }
-            listed = self.categories()
+            listed, base = self.categories(), self.base_changes()
             last = dict(connection.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
-        categories = [(taught, examples[taught.id]) for taught in listed if taught.id in examples]
-        return Content(categories, last.get("categories", 0), last.get("examples", 0))
+        for taught in listed:
+            if len(examples.get(taught.id, ())) != taught.examples:
+                raise self._damaged(f"pictures of '{taught.name}' are gone")
+        categories = [(taught, examples[taught.id]) for taught in listed]
+        return Content(categories, last.get("categories", 0), last.get("examples", 0), base)
 
-    def fill(self, content: Content) -> None:
-        """Put everything that another store held into one that never held anything; else do nothing."""
-        if not content.last_category or self._was_used():
-            return
+    def know(self, content: Content) -> None:
+        """Note that this content came from here."""
         with self._transaction() as connection:
-            if self._was_used():  # another process was faster
-                return
-            for taught, examples in content.categories:
-                connection.execute(
-                    "INSERT INTO categories VALUES (?, ?, ?, ?)",
-                    (taught.id, taught.name, fold(taught.name), taught.revision),
+            connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (content.digest(),))
+
+    def fill(self, content: Content) -> dict[str, int]:
+        """Take over what another store held; return how many examples came to each category."""
+        if not content or self._knows(content):
+            return {}
+        with self._transaction() as connection:
+            if self._knows(content):  # another process was faster
+                return {}
+            kept = self.content()
+            if kept:
+                new = missing_from(content, kept)
+                for name, examples in new.items():
+                    self._add(connection, name, examples)
+                changes = {name: one for name, one in content.base.items() if name not in kept.base}
+            else:
+                new = {taught.name: list(examples) for taught, examples in content.categories}
+                changes = dict(content.base)
+                for taught, given in content.categories:
+                    row = taught.id, taught.name, fold(taught.name), taught.revision, len(given)
+                    _insert(connection, "categories", [(*row, _checksum(*row))])
+                    _insert(connection, "examples", [_row(one, taught.id) for one in given])
+                connection.execute("DELETE FROM sqlite_sequence")
+                _insert(
+                    connection,
+                    "sqlite_sequence",
+                    [("categories", content.last_category), ("examples", content.last_example)],
                 )
-                connection.executemany(
-                    "INSERT INTO examples VALUES (?, ?, ?, ?, ?, ?)",
-                    [
-                        (one.id, taught.id, one.added, _bytes(one.term), _bytes(one.feature), one.thumbnail)
-                        for one in examples
-                    ],
-                )
-            connection.execute("DELETE FROM sqlite_sequence")
-            connection.execute(
-                "INSERT INTO sqlite_sequence VALUES ('categories', ?), ('examples', ?)",
-                (content.last_category, content.last_example),
-            )
+            for name, change in changes.items():
+                self.change_base(name, change)
+            self.know(content)
+        return {name: len(examples) for name, examples in new.items()}
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; what is in its log moves into it, so that it can be copied alone."""
         with self._lock:
+            if self._process == os.getpid() and not self._stamp:
+                with suppress(sqlite3.Error):  # somebody else is at work, or nothing may be written
+                    self._connection.execute("PRAGMA busy_timeout = 0")
+                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.close()
 
     def _connect(self) -> None:
@@ -230,6 +341,7 @@ class SqliteStore:
             )  # fmt: skip
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.execute("PRAGMA synchronous = FULL")
+            self._file: tuple[int, int] | None = None  # until the first look at the file
         except sqlite3.Error as error:
             raise self._explained(error) from error
         except (OSError, ValueError) as error:
@@ -248,7 +360,7 @@ class SqliteStore:
 
     def _prepare(self) -> None:
         """Set the file up where it is new, and make sure that it belongs to this model."""
-        with self._told() as connection:
+        with self._connected() as connection:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             if application != _APPLICATION and tables:
@@ -256,7 +368,11 @@ class SqliteStore:
             if not tables:
                 self._create()
             # Before anything else is asked of the file: a trigger or a view would be run.
-            if sorted(str(sql) for (sql,) in connection.execute(_OURS)) != sorted(_SCHEMA):
+            schema = sorted(str(sql) for (sql,) in connection.execute(_OURS))
+            if schema == sorted(_SCHEMA_1):
+                self._upgrade()
+                schema = sorted(str(sql) for (sql,) in connection.execute(_OURS))
+            if schema != sorted(_SCHEMA):
                 raise StoreError(
                     f"{self.path} was written by another version of recollect or altered: use that version, "
                     "or bring back a copy"
@@ -270,7 +386,7 @@ class SqliteStore:
                 f"the store {self.path} belongs to another model, or to an earlier state of this one: use "
                 "that model, or move the file away or choose another --store, and teach again"
             )
-        with self._told() as connection:
+        with self._connected() as connection:
             if connection.execute(_WRONG).fetchone() != (0,):
                 raise self._damaged("a name is no text, or a number is not one that was given")
 
@@ -285,6 +401,24 @@ class SqliteStore:
             connection.execute(
                 "INSERT INTO about VALUES (?, ?, ?)", (FORMAT, self.owner.fingerprint, self.owner.width)
             )
+
+    def _upgrade(self) -> None:
+        """Bring a file of the first format to this one."""
+        with self._transaction() as connection:
+            schema = sorted(str(sql) for (sql,) in connection.execute(_OURS))
+            if schema != sorted(_SCHEMA_1):  # another process was faster
+                return
+            if connection.execute("SELECT format FROM about").fetchone() != (1,):
+                raise StoreError(f"{self.path} was written by another version of recollect: use that version")
+            connection.create_function("checksum", -1, _checksum)
+            connection.create_function("norm", 1, lambda feature: norm(self._floats([feature])[0]))
+            try:
+                for statement in _FROM_1:
+                    connection.execute(statement)
+            except sqlite3.OperationalError as error:
+                if "user-defined function" in str(error):
+                    raise self._damaged("an example is no finite numbers") from error
+                raise
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         """Switch to the write-ahead log; where another process does so too, SQLite itself does not wait."""
@@ -303,14 +437,18 @@ class SqliteStore:
             else:
                 return
 
-    def _was_used(self) -> bool:
-        with self._told() as connection:
-            return connection.execute("SELECT 1 FROM sqlite_sequence WHERE seq").fetchone() is not None
+    def _knows(self, content: Content) -> bool:
+        with self._connected() as connection:
+            query = "SELECT 1 FROM known WHERE digest = ?"
+            return connection.execute(query, (content.digest(),)).fetchone() is not None
 
     @contextmanager
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
         """Give the connection inside a transaction: kept whole on disk at the end, or not at all."""
-        with self._told() as connection:
+        with self._connected() as connection:
+            if connection.in_transaction:  # a part of a larger one
+                yield connection
+                return
             connection.execute(f"BEGIN {kind}")
             try:
                 yield connection
@@ -319,9 +457,10 @@ class SqliteStore:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+            self._check_file()  # what went into a deleted file is lost: that must not count as done
 
     @contextmanager
-    def _told(self) -> Iterator[sqlite3.Connection]:
+    def _connected(self) -> Iterator[sqlite3.Connection]:
         """Give the connection to one thread, and turn SQLite's errors into ours."""
         with self._lock:
             if self._process != os.getpid():  # a connection must not cross a fork
@@ -330,12 +469,28 @@ class SqliteStore:
             elif self._stamp and not self._connection.in_transaction and self._stamp != self._frozen():
                 self._connection.close()
                 self._connect()
+            self._check_file()
             try:
                 yield self._connection
             except sqlite3.Error as error:
                 raise self._explained(error) from error
             except OverflowError as error:
                 raise StoreError(f"the store {self.path} gives no such large numbers") from error
+
+    def _check_file(self) -> None:
+        """Make sure that the file that was opened is still the one at its path."""
+        if self._stamp:
+            return
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            if self._file is None:
+                return  # SQLite makes the file when it is first written to
+            raise StoreError(f"the store {self.path} {_REMOVED}") from error
+        if self._file is None:
+            self._file = status.st_dev, status.st_ino
+        elif self._file != (status.st_dev, status.st_ino):
+            raise StoreError(f"the store {self.path} {_REMOVED}")
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         name = getattr(error, "sqlite_errorname", "")
@@ -352,11 +507,51 @@ class SqliteStore:
         return StoreError(f"the store {self.path}: {reason}")
 
     def _example(self, row: Sequence[Any]) -> Example:
-        _, feature, term, thumbnail, id_, added = row
+        category, feature, term, thumbnail, id_, added, length, term_checksum, checksum = row
+        self._check(f"example {id_}", term_checksum, id_, category, term)
+        self._check(f"example {id_}", checksum, id_, category, added, length, feature, thumbnail)
         if not isinstance(added, float) or not isinstance(thumbnail, bytes | None):
             raise self._damaged(f"example {id_} has no time, or a thumbnail that is no picture")
         values = self._floats([feature, term])
         return Example(values[0], values[1], thumbnail, id_, added)
+
+    def _category(self, row: Sequence[Any]) -> Taught:
+        id_, name, examples, revision, folded, expected = row
+        self._check(f"category {id_} ({name!r})", expected, id_, name, folded, revision, examples)
+        return Taught(id_, name, examples, revision)
+
+    def _add(self, connection: sqlite3.Connection, name: str, examples: Sequence[NewExample]) -> Taught:
+        """Add examples to a category, which is made where there is none."""
+        found = self.find(name)
+        if found is not None and found.name != name:
+            raise taken(name, found.name)
+        _check_shown(connection, name)
+        category = _new_id(connection, "categories") if found is None else found.id
+        if found is None:
+            _insert(connection, "categories", [(category, name, fold(name), 0, 0, 0)])
+        first, now = _new_id(connection, "examples", len(examples)), time.time()
+        kept = [
+            Example(one.feature, one.term, one.thumbnail, first + place, now)
+            for place, one in enumerate(examples)
+        ]
+        _insert(connection, "examples", [_row(one, category) for one in kept])
+        return self._changed(connection, category, added=len(examples))
+
+    def _changed(self, connection: sqlite3.Connection, category: int, added: int = 0) -> Taught:
+        """Count a change of a category, and set its checksum anew."""
+        connection.execute(
+            "UPDATE categories SET revision = revision + 1, examples = examples + ? WHERE id = ?",
+            (added, category),
+        )
+        row = connection.execute(f"{_TAUGHT} WHERE id = ?", (category,)).fetchone()
+        id_, name, examples, revision, folded, _ = row
+        checksum = _checksum(id_, name, folded, revision, examples)
+        connection.execute("UPDATE categories SET checksum = ? WHERE id = ?", (checksum, category))
+        return Taught(id_, name, examples, revision)
+
+    def _check(self, what: str, expected: int, *values: object) -> None:
+        if _checksum(*values) != expected:
+            raise self._damaged(f"{what} does not match its checksum")
 
     def _floats(self, contents: Sequence[bytes]) -> Floats:
         """Return arrays (n, d) of the bytes that are kept of them."""
@@ -373,34 +568,66 @@ class SqliteStore:
         )
 
 
+def read_owner(path: Path) -> Owner:
+    """Return the model that the store in a file belongs to."""
+    store = SqliteStore.__new__(SqliteStore)
+    store.path, store._lock = path, threading.RLock()  # noqa: SLF001
+    store._connect()  # noqa: SLF001
+    try:
+        with store._connected() as connection:  # noqa: SLF001
+            if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
+                raise StoreError(f"{path} is not a store of taught categories")
+            fingerprint, width = connection.execute("SELECT fingerprint, width FROM about").fetchone()
+    finally:
+        store._connection.close()  # noqa: SLF001
+    if not isinstance(fingerprint, str) or not isinstance(width, int):
+        raise StoreError(f"the store {path} is damaged: it does not say whose it is; bring back a copy")
+    return Owner(fingerprint, width)
+
+
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _add(connection: sqlite3.Connection, name: str, examples: Sequence[NewExample]) -> Taught:
-    found = connection.execute("SELECT id, name FROM categories WHERE fold = ?", (fold(name),)).fetchone()
-    if found is not None and found[1] != name:
-        raise taken(name, found[1])
-    if found is None:
-        category = connection.execute(
-            "INSERT INTO categories (name, fold) VALUES (?, ?)", (name, fold(name))
-        ).lastrowid
-    else:
-        category = found[0]
-    now = time.time()
-    connection.executemany(
-        "INSERT INTO examples (category, added, term, feature, thumbnail) VALUES (?, ?, ?, ?, ?)",
-        [
-            (category, now, _bytes(example.term), _bytes(example.feature), example.thumbnail)
-            for example in examples
-        ],
+def _new_id(connection: sqlite3.Connection, table: str, count: int = 1) -> int:
+    """Return the first of some new ids, none of which was ever given."""
+    found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+    first = 1 + (found[0] if found else 0)
+    check_id(first + count - 1, "pictures" if table == "examples" else table)
+    return int(first)
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+    if rows:
+        marks = ", ".join("?" * len(rows[0]))
+        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 -- our own names
+
+
+def _row(one: Example, category: int) -> tuple[object, ...]:
+    """Return an example as its row in the file."""
+    feature, term, length = _bytes(one.feature), _bytes(one.term), norm(one.feature)
+    checksums = (
+        _checksum(one.id, category, term),
+        _checksum(one.id, category, one.added, length, feature, one.thumbnail),
     )
-    _touch(connection, category)
-    return Taught(*connection.execute(f"{_TAUGHT} WHERE c.id = ?", (category,)).fetchone())
+    return one.id, category, one.added, length, *checksums, term, feature, one.thumbnail
 
 
-def _touch(connection: sqlite3.Connection, category: int | None) -> None:
-    connection.execute("UPDATE categories SET revision = revision + 1 WHERE id = ?", (category,))
+def _check_shown(connection: sqlite3.Connection, name: str, but: str = "") -> None:
+    """Refuse the name under which a base category is shown."""
+    query = "SELECT shown FROM base WHERE fold = ? AND name <> ?"
+    found = connection.execute(query, (fold(name), but)).fetchone()
+    if found is not None:
+        raise taken(name, found[0])
+
+
+def _checksum(*values: object) -> int:
+    """Return a checksum of values as SQLite keeps them."""
+    total = 0
+    for value in values:
+        content = value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
+        total = zlib.crc32(content, zlib.crc32(b"%d " % len(content), total))
+    return total
 
 
 def _bytes(values: Floats) -> bytes:
