@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional as F
 
 from pretrained import needs_weights
 from recollect import methods
@@ -18,6 +19,7 @@ from recollect.features import extract
 from recollect.modelfile import fingerprint, load_model, read_header
 from recollect.training import train as training
 from recollect.training.config import default_preset, make_config, read_preset
+from recollect.training.frozen import HeadClassification, frozen_views
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import Judgement
 from recollect.training.train import load_data, new_model, train
@@ -91,6 +93,29 @@ def test_a_frozen_extractor_stays_as_it_came_and_features_are_centred(pictures, 
     header = read_header(tmp_path / "run")
     assert (header.spec.centred, header.spec.generator) == (True, "attention")
     assert header.calibration.report
+
+
+def test_stage_1_starts_from_means_with_the_scale_that_suits_them(pictures):
+    config, split = (
+        configured(pictures).model_copy(update={"device": "cpu"}),
+        load_data(str(pictures), size=16),
+    )
+    model = new_model(config, split)
+    frozen = frozen_views(new_model(config, split), split, config)
+    stage = HeadClassification(model, split, config, frozen)
+    labels = torch.from_numpy(split.base_train.labels)
+    views = F.normalize(frozen.views.float(), dim=2)
+    means = torch.stack([views[:, labels == label].sum((0, 1)) for label in range(4)])
+    torch.testing.assert_close(model.classifier.weight.data, F.normalize(means))
+    assert {id(parameter) for parameter in stage.learned()} == {
+        id(model.classifier.weight),
+        id(model.classifier.scale),
+    }
+    cosines = views[0] @ F.normalize(means).T
+    losses = {scale: F.cross_entropy(scale * cosines, labels).item() for scale in range(5, 61)}
+    best = min(losses, key=losses.get)
+    assert best != 10, "else it might be the scale that any model starts with"
+    assert model.classifier.scale.item() == pytest.approx(best, abs=1)
 
 
 def test_it_is_judged_for_more_shots_than_pictures_are_held_out(pictures):

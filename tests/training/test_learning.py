@@ -1,6 +1,7 @@
 """What training does: what reaches the loss and the steps, what selects a model, which weights are kept."""
 
 import itertools
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from recollect.data.imageset import ImageSet
 from recollect.data.tasks import TaskShape, task_sampler
+from recollect.errors import Stopped
 from recollect.evaluation.evaluate import model_figures, model_scores
 from recollect.features import FeatureSet, category_means, extract
 from recollect.methods.episodic import EpisodesOfPictures
@@ -339,6 +341,23 @@ def test_a_stage_ends_with_the_weights_that_were_judged_best(figures, best, tmp_
     assert [line["step"] for line in judged] == [2, 4, 6]
     assert [line["step"] for line in judged if line["selected"]][-1] == 2 * best + 2
     assert folder.validation(1) == {"novel": figures[best]}
+
+
+def test_a_stage_that_is_stopped_has_the_weights_that_were_judged_best_so_far(tmp_path):
+    stop, stage = threading.Event(), Walk(StageOne(steps=8, evaluations=4), (3, 1, 2))
+    judge = stage.judge
+
+    def stop_at_second():
+        if len(stage.trail) == 1:
+            stop.set()
+        return judge()
+
+    stage.judge = stop_at_second
+    with pytest.raises(Stopped, match="step 4 of 8"):
+        run_stage(stage, new_folder(tmp_path), stop)
+    assert len(stage.trail) == 2
+    assert torch.equal(stage.model.weights, stage.trail[0])
+    assert not torch.equal(stage.trail[0], stage.trail[1])
 
 
 def test_a_run_saves_the_weights_that_were_judged_best_in_each_stage(tiny_split, tmp_path, monkeypatch):

@@ -1,0 +1,584 @@
+"""Deliberate faults, each of which the tests named beside it must catch: `make mutants`.
+
+Each is applied alone to a copy of the tree, and the tests are run on the copy. mutmut and cosmic-ray make
+their own faults, thousands of them, each with a start of torch and a training or two: days of work here. This
+list holds the faults that would do harm without a sound, and runs in minutes.
+
+`python tests/mutants.py [WORD…]` tries those whose file or name has one of the words.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+TOO_LONG = 300  # seconds; a fault that makes tests hang is caught, too
+
+
+class Mutant(NamedTuple):
+    """A fault: in `file` below src/recollect, the text `old`, found once, becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str  # what is given to pytest, below tests/
+
+
+LEARNING = "training/test_learning.py"
+EPISODES = "training/test_episodes.py"
+RUNS = "training/test_training_runs.py"
+CALIBRATION = "training/test_calibration.py"
+MUTANTS = [
+    # Stage 1
+    Mutant(
+        "no augmentation",
+        "training/stage1.py",
+        "pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)",
+        "pixels = torch.from_numpy(taken)",
+        f"{LEARNING} -k stage_1_learns_from",
+    ),
+    Mutant(
+        "no flips",
+        "training/stage1.py",
+        "else recipe.pad, split.flips)",
+        "else recipe.pad, False)",
+        f"{LEARNING} -k stage_1_learns_from",
+    ),
+    Mutant(
+        "large categories count more",
+        "training/stage1.py",
+        "parts += [rows] * whole + [rng.permutation(rows)[:rest]]",
+        "parts += [rows]",
+        f"{LEARNING} training/test_stages.py -k pass",
+    ),
+    Mutant(
+        "the classifier does not learn",
+        "training/stage1.py",
+        "return [*self.model.extractor.parameters(), *self.model.classifier.parameters()]",
+        "return [*self.model.extractor.parameters()]",
+        f"{LEARNING} -k changes_every_weight",
+    ),
+    Mutant(
+        "batch norm in evaluation mode",
+        "training/stage1.py",
+        "        self.model.train()\n",
+        "        self.model.eval()\n",
+        f"{LEARNING} -k changes_every_weight",
+    ),
+    Mutant(
+        "stage 1 selected by Both",
+        "training/stage1.py",
+        '"ausuc" if config.select == "both" else config.select',
+        "config.select",
+        f"{LEARNING} -k judged_on_validation",
+    ),
+    Mutant(
+        "the seed does not reach the batches",
+        "training/stage1.py",
+        "np.random.default_rng([self.seed, 1, number])",
+        "np.random.default_rng([1, number])",
+        f"{LEARNING} -k seed_and_step_alone",
+    ),
+    # The loop
+    Mutant(
+        "no Nesterov momentum", "training/loop.py", "nesterov=True", "nesterov=False", f"{LEARNING} -k step"
+    ),
+    Mutant(
+        "no weight decay",
+        "training/loop.py",
+        "weight_decay=recipe.weight_decay",
+        "weight_decay=0.0",
+        f"{LEARNING} -k step",
+    ),
+    Mutant(
+        "no momentum of the recipe's",
+        "training/loop.py",
+        "momentum=recipe.momentum",
+        "momentum=0.9",
+        f"{LEARNING} -k step",
+    ),
+    Mutant(
+        "a constant rate",
+        "training/loop.py",
+        'group["lr"] = rate',
+        'group["lr"] = 0.1',
+        f"{LEARNING} -k step",
+    ),
+    Mutant(
+        "rates half a step early",
+        "training/loop.py",
+        "(step + 0.5) / stage.steps",
+        "step / stage.steps",
+        f"{LEARNING} -k step",
+    ),
+    Mutant(
+        "gradients add up",
+        "training/loop.py",
+        "    optimizer.zero_grad()\n",
+        "",
+        f"{LEARNING} -k step",
+    ),
+    Mutant(
+        "steps draw from whatever was drawn before",
+        "training/loop.py",
+        "    torch.manual_seed(step_seed(stage.seed, stage.number, step))\n",
+        "",
+        f"{LEARNING} -k seed_and_step_alone",
+    ),
+    Mutant(
+        "every step draws the same",
+        "training/loop.py",
+        "step_seed(stage.seed, stage.number, step)",
+        "step_seed(stage.seed, stage.number, 0)",
+        f"{LEARNING} -k seed_and_step_alone",
+    ),
+    Mutant(
+        "the last weights instead of the best",
+        "training/loop.py",
+        "    model.load_state_dict(state.best)\n    return state.seconds",
+        "    return state.seconds",
+        f"{LEARNING} -k judged_best",
+    ),
+    Mutant(
+        "the worst weights",
+        "training/loop.py",
+        "selected = figures[stage.select] >= state.best_value",
+        "selected = figures[stage.select] <= abs(state.best_value)",
+        f"{LEARNING} -k judged_best",
+    ),
+    Mutant(
+        "the best weights go on learning",
+        "training/loop.py",
+        "state.best = copy.deepcopy(stage.model.state_dict())",
+        "state.best = stage.model.state_dict()",
+        f"{LEARNING} -k judged_best",
+    ),
+    Mutant(
+        "a resumed run starts without momentum",
+        "training/loop.py",
+        "        restore_momentum(model, optimizer, state.momentum)\n",
+        "",
+        f"{RUNS} -k asked_to_stop",
+    ),
+    Mutant(
+        "a checkpoint forgets the best model",
+        "training/checkpoints.py",
+        'best=group("best/")',
+        "best={}",
+        f"{RUNS} -k asked_to_stop",
+    ),
+    Mutant(
+        "a stopped run keeps the last weights",
+        "training/loop.py",
+        "model.load_state_dict(state.best or state.weights)",
+        "model.load_state_dict(state.weights)",
+        f"{LEARNING} -k stopped",
+    ),
+    Mutant(
+        "no warm-up",
+        "training/schedules.py",
+        "return self.peak * share / self.warm_up",
+        "return self.peak",
+        "../src/recollect/training/schedules.py",
+    ),
+    # Selection
+    Mutant(
+        "models selected by test categories",
+        "training/selection.py",
+        'split.evaluated("val")',
+        'split.evaluated("test")',
+        f"{LEARNING} -k 'never_looks or judged_on'",
+    ),
+    Mutant(
+        "models selected by pictures that were learned from",
+        "training/selection.py",
+        'split.evaluated("val")',
+        "(split.val, split.base_train)",
+        f"{LEARNING} -k judged_on",
+    ),
+    Mutant(
+        "models selected by one number of shots",
+        "training/selection.py",
+        "for shape in self.shapes\n        ]",
+        "for shape in self.shapes[:1]\n        ]",
+        f"{LEARNING} -k judged_on",
+    ),
+    Mutant(
+        "judging in training mode",
+        "features.py",
+        "    model.eval()\n    device",
+        "    device",
+        f"{LEARNING} -k 'judging_changes or judged_on'",
+    ),
+    # Stage 2
+    Mutant(
+        "learn_base ignored",
+        "training/stage2.py",
+        "self.model.classifier.parameters() if self.learn_base else ()",
+        "self.model.classifier.parameters()",
+        f"{LEARNING} -k go_on_learning",
+    ),
+    Mutant(
+        "learn_base never",
+        "training/stage2.py",
+        "self.model.classifier.parameters() if self.learn_base else ()",
+        "()",
+        f"{LEARNING} -k go_on_learning",
+    ),
+    Mutant(
+        "no dropout",
+        "training/stage2.py",
+        "drop_out(features, self.dropout)",
+        "features",
+        f"{LEARNING} -k drops",
+    ),
+    Mutant(
+        "dropout that shrinks features",
+        "training/episodes.py",
+        "(kept * (256 / (256 - least)))",
+        "kept",
+        f"{EPISODES} -k dropout_takes",
+    ),
+    Mutant(
+        "one view of every picture",
+        "training/stage2.py",
+        "rows = (views * self.pictures + pictures_of(tasks))",
+        "rows = pictures_of(tasks)",
+        f"{EPISODES} -k loss_is",
+    ),
+    Mutant(
+        "views without augmentation",
+        "features.py",
+        "augmented = augmentation(torch.from_numpy(pixels), generator)",
+        "augmented = torch.from_numpy(pixels)",
+        f"{LEARNING} -k views",
+    ),
+    Mutant(
+        "every view alike",
+        "features.py",
+        "np.random.SeedSequence([seed, view, int(rows[0])])",
+        "np.random.SeedSequence([seed, int(rows[0])])",
+        f"{LEARNING} -k views",
+    ),
+    Mutant(
+        "all examples are there",
+        "training/episodes.py",
+        "(torch.arange(most) < shots[:, None])",
+        "(torch.arange(most) <= shots[:, None])",
+        f"{EPISODES} -k 'absent or loss_is'",
+    ),
+    Mutant(
+        "fake-novel categories in plain sight",
+        "training/episodes.py",
+        "hidden=tasks.hidden(len(head.classifier.weight)).to(device)",
+        "hidden=None",
+        f"{EPISODES} -k 'no_trace or loss_is'",
+    ),
+    Mutant(
+        "novel queries asked for base categories",
+        "training/episodes.py",
+        "tasks.novel_targets + base.shape[2]",
+        "tasks.novel_targets",
+        f"{EPISODES} -k loss_is",
+    ),
+    Mutant(
+        "fixed shots are mixed",
+        "training/stage2.py",
+        'mixed=config.shots == "mixed"',
+        "mixed=True",
+        f"{EPISODES} -k fixed",
+    ),
+    Mutant(
+        "an untrained generator replaces plain means",
+        "training/train.py",
+        "            if stage.judged:",
+        "            if True:",
+        f"{RUNS} -k before_its_generator",
+    ),
+    # Frozen extractors
+    Mutant(
+        "features not centred",
+        "training/frozen.py",
+        "view.copy_(view.float() - centre)",
+        "view.copy_(view.float())",
+        "training/test_frozen.py -k centred",
+    ),
+    Mutant(
+        "base vectors start from noise",
+        "training/frozen.py",
+        "model.classifier.weight.copy_(unit(means))",
+        "unit(means)",
+        "training/test_frozen.py -k start",
+    ),
+    Mutant(
+        "τ starts at 10",
+        "training/frozen.py",
+        "model.classifier.scale.copy_(best_scale(cosines, targets))",
+        "best_scale(cosines, targets)",
+        "training/test_frozen.py -k start",
+    ),
+    # Calibration
+    Mutant(
+        "temperature of scores without their bias",
+        "training/calibration.py",
+        "fit_temperature(joint_queries(adjusted), pictures)",
+        "fit_temperature(joint_queries(judged), pictures)",
+        f"{LEARNING} -k temperature",
+    ),
+    Mutant(
+        "unknown pictures are of a taught category",
+        "training/calibration.py",
+        "scores.novel_novel.masked_fill(own, -torch.inf).amax(2)",
+        "scores.novel_novel.amax(2)",
+        f"{CALIBRATION} -k own_category",
+    ),
+    Mutant(
+        "a finished run is not calibrated",
+        "training/train.py",
+        "save_trained(folder.model, model, config, calibration, finished=True, **facts)",
+        "save_trained(folder.model, model, config, finished=True, **facts)",
+        f"{RUNS} -k calibrated_and",
+    ),
+    # The model
+    Mutant(
+        "cosine with long vectors",
+        "model/classifier.py",
+        "return dot_scores(unit(z), unit(w), scale)",
+        "return dot_scores(unit(z), w, scale)",
+        "model/test_classifier.py -k formula",
+    ),
+    Mutant(
+        "scores without τ",
+        "model/classifier.py",
+        "return scale * (z @ w.mT)",
+        "return z @ w.mT",
+        "model/test_classifier.py -k formula",
+    ),
+    Mutant(
+        "attention sees hidden categories",
+        "model/generator.py",
+        "logits = logits.masked_fill(hidden[:, None, None, :], -torch.inf)",
+        "pass",
+        f"model/test_generator.py {EPISODES} -k 'distribution or no_trace'",
+    ),
+    Mutant(
+        "keys of any length",
+        "model/generator.py",
+        "(unit(queries) @ unit(keys).mT)",
+        "(unit(queries) @ keys.mT)",
+        "model/test_generator.py -k formula",
+    ),
+    Mutant(
+        "attention without φ_att",
+        "model/generator.py",
+        "average + phi_att * (weights @ vectors)",
+        "average + weights @ vectors",
+        "model/test_generator.py -k formula",
+    ),
+    Mutant(
+        "a sum instead of a mean of present examples",
+        "model/generator.py",
+        "weights = present / present.sum(dim=-1, keepdim=True)",
+        "weights = present",
+        "model/test_generator.py -k 'absent or formula'",
+    ),
+    Mutant(
+        "hidden categories stay in the softmax",
+        "model/model.py",
+        "base = base.masked_fill(hidden.unsqueeze(1), -torch.inf)",
+        "pass",
+        "model/test_model.py -k formulas",
+    ),
+    Mutant(
+        "pixels not divided by their deviation",
+        "model/model.py",
+        "((pixels.to(self.mean.dtype) - self.mean) / self.std)",
+        "(pixels.to(self.mean.dtype) - self.mean)",
+        "model/test_model.py -k plain_computation",
+    ),
+    Mutant(
+        "the centre stays in the features",
+        "model/model.py",
+        "return features - self.centre",
+        "return features",
+        "training/test_frozen.py -k centred",
+    ),
+    Mutant(
+        "a frozen extractor's statistics move",
+        "model/extractors/base.py",
+        "self.eval().requires_grad_(requires_grad=False)",
+        "self.requires_grad_(requires_grad=False)",
+        "model/test_extractors.py -k freezing",
+    ),
+    # The recogniser
+    Mutant(
+        "scores without the lock",
+        "recognition/recognizer.py",
+        "        with self._lock:\n            self._look()\n            novel =",
+        "        if True:\n            self._look()\n            novel =",
+        "recognition/test_threads.py",
+    ),
+    Mutant(
+        "predictions without the bias",
+        "recognition/recognizer.py",
+        "bias_at(calibration.bias, len(taught))",
+        "0.0",
+        "recognition/test_scoring.py",
+    ),
+    Mutant(
+        "what others change is not seen",
+        "recognition/recognizer.py",
+        "        if state == self._seen:\n",
+        "        if self._taught:\n",
+        "recognition/test_recognizer_memory.py -k each_others",
+    ),
+    Mutant(
+        "a forgotten category stays in the scores",
+        "recognition/recognizer.py",
+        "            self._vectors.drop(id_)\n",
+        "",
+        "recognition/test_recognizer.py -k restores",
+    ),
+    Mutant(
+        "taught vectors of any length",
+        "recognition/recognizer.py",
+        "vector = self._view(terms.mean(axis=0, dtype=np.float64).astype(np.float32))",
+        "vector = terms.mean(axis=0, dtype=np.float64).astype(np.float32)",
+        "recognition/test_recognizer.py -k joint_scores",
+    ),
+    Mutant(
+        "the order of examples matters",
+        "recognition/recognizer.py",
+        "terms.mean(axis=0, dtype=np.float64)",
+        "np.cumsum(terms * np.float32(1 / 3), axis=0, dtype=np.float32)[-1]",
+        "recognition/test_recognizer.py -k 'one_by_one or joint_scores'",
+    ),
+    Mutant(
+        "unknown takes nothing from the others",
+        "recognition/recognizer.py",
+        "float(row[k]) * (1 - strange)",
+        "float(row[k])",
+        "recognition/test_scoring.py",
+    ),
+    Mutant(
+        "a threshold that does not rise",
+        "recognition/scoring.py",
+        "unknown.rise * np.log1p(taught)",
+        "unknown.rise",
+        "recognition/test_scoring.py",
+    ),
+    Mutant(
+        "a dropped vector's slot keeps its numbers",
+        "recognition/vectors.py",
+        "        heapq.heappush(self._free, slot)\n",
+        "",
+        "recognition/test_vectors.py",
+    ),
+    Mutant(
+        "ids of a bundle in any order",
+        "recognition/bundle.py",
+        "return ids == sorted(set(ids)) and ids[-1] <= last",
+        "return ids[-1] <= last",
+        "recognition/test_bundle.py -k do_not_fit",
+    ),
+]
+
+
+def broken(mutant: Mutant) -> str | None:
+    """Say why a fault cannot be tried, if it cannot."""
+    found = (ROOT / "src/recollect" / mutant.file).read_text(encoding="utf-8").count(mutant.old)
+    if found != 1:
+        return f"its text stands {found} times in {mutant.file} and must stand there once: {mutant.old!r}"
+    missing = [word for word in mutant.tests.split(" -k ")[0].split() if not (ROOT / "tests" / word).exists()]
+    return f"there is no tests/{missing[0]}" if missing else None
+
+
+def copy_tree(folder: Path) -> None:
+    """Copy what the tests need."""
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+
+
+def run_tests(folder: Path, words: str) -> tuple[int, str]:
+    """Run pytest in a copy of the tree: exit code and output."""
+    files, _, chosen = words.partition(" -k ")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header"]
+    command += ["-k", chosen.strip("'")] if chosen else []
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{folder / 'src'}{os.pathsep}{folder / 'tests'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command += [f"tests/{file}" for file in files.split()] + [f"--basetemp={folder / 'temporary'}"]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TOO_LONG,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 1, "too long"
+    return done.returncode, done.stdout + done.stderr
+
+
+def tried(mutant: Mutant) -> str:
+    """Apply a fault to a copy and run its tests: "caught", "SURVIVED", or what went wrong."""
+    reason = broken(mutant)
+    if reason:
+        return f"ERROR: {reason}"
+    with tempfile.TemporaryDirectory(prefix="mutant-") as place:
+        folder = Path(place)
+        copy_tree(folder)
+        file = folder / "src/recollect" / mutant.file
+        file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
+        code, said = run_tests(folder, mutant.tests)
+    if code in {0, 1}:
+        return "caught" if code else "SURVIVED"
+    return f"ERROR: pytest ended with {code}: {' '.join(said.split())[-300:]}"
+
+
+def sound() -> str | None:
+    """Run every named test on the tree as it is; say what fails."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as place:
+        folder = Path(place)
+        copy_tree(folder)
+        files = sorted({word for mutant in MUTANTS for word in re.split(r" -k ", mutant.tests)[0].split()})
+        code, said = run_tests(folder, " ".join(files))
+    return None if code == 0 else said[-2000:]
+
+
+def main() -> int:
+    """Try all, print each and the score; 1 if any survived."""
+    words, began = sys.argv[1:], time.monotonic()
+    chosen = [one for one in MUTANTS if not words or any(word in f"{one.file} {one.name}" for word in words)]
+    wrong = None if words else sound()
+    if wrong:
+        sys.stdout.write(f"{wrong}\nthe tests fail without any fault: mend them first\n")
+        return 1
+    caught = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for mutant, verdict in zip(chosen, pool.map(tried, chosen), strict=True):
+            caught += verdict == "caught"
+            sys.stdout.write(f"{verdict:9} {mutant.file}: {mutant.name}\n")
+            sys.stdout.flush()
+    minutes = (time.monotonic() - began) / 60
+    sys.stdout.write(f"{caught} of {len(chosen)} mutants caught, {minutes:.1f} minutes\n")
+    return 0 if caught == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
