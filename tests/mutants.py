@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "no flips",
         "training/stage1.py",
-        "else recipe.pad, split.flips)",
-        "else recipe.pad, False)",
+        "return Augmentation(pad, split.flips)",
+        "return Augmentation(pad, False)",
         f"{LEARNING} -k stage_1_learns_from",
     ),
     Mutant(
@@ -171,9 +171,23 @@ MUTANTS = [
     Mutant(
         "a checkpoint forgets the best model",
         "training/checkpoints.py",
-        'best=group("best/")',
-        "best={}",
-        f"{RUNS} -k asked_to_stop",
+        '_GROUPS = ("weights", "momentum", "best", "pending")',
+        '_GROUPS = ("weights", "momentum", "pending")',
+        f"{LEARNING} -k goes_on",
+    ),
+    Mutant(
+        "a resumed run forgets the losses since its last line of metrics",
+        "training/loop.py",
+        "_Journal(stage, folder, state.pending)",
+        "_Journal(stage, folder, {})",
+        "training/test_run_files.py -k has_the_metrics",
+    ),
+    Mutant(
+        "a diverged model is saved when a run is stopped",
+        "training/loop.py",
+        "                _require_finite(stage, state.step, loss)\n                state.weights",
+        "                state.weights",
+        "training/test_run_files.py -k diverged",
     ),
     Mutant(
         "a stopped run keeps the last weights",

@@ -161,6 +161,10 @@ def test_random_numbers_of_a_step_follow_from_seed_and_step_alone(
     first = crops(0, noise=1)
     assert np.array_equal(first, crops(0, noise=2))
     assert all((one != other).any() for one, other in zip(first, crops(1, noise=1), strict=True))
+    batches = [
+        BaseClassification(make_model(), tiny_split, configured(seed=seed)).batches[0] for seed in (0, 1)
+    ]
+    assert batches[0].tolist() != batches[1].tolist()
     one_place = crops_at(first, tiny_split)
     assert len(set(one_place)) == len(one_place), "every step draws its own"
 
@@ -205,9 +209,13 @@ class Walk(Stage):
         apart = self.model.weights - torch.tensor([step, 1.0, -step])
         return apart.square().sum() / 2, torch.tensor(0.5)
 
+    @property
+    def images_seen(self):
+        return 0
+
     def judge(self):
         self.trail.append(self.model.weights.detach().clone())
-        return {"novel": next(self.figures, 100.0 + len(self.trail))}
+        return {"novel": float(next(self.figures, len(self.trail)))}
 
 
 @pytest.mark.parametrize(
@@ -358,6 +366,19 @@ def test_a_stage_that_is_stopped_has_the_weights_that_were_judged_best_so_far(tm
     assert len(stage.trail) == 2
     assert torch.equal(stage.model.weights, stage.trail[0])
     assert not torch.equal(stage.trail[0], stage.trail[1])
+
+
+def test_a_stage_that_goes_on_still_has_what_was_judged_best_before(tmp_path):
+    folder, stop = new_folder(tmp_path), threading.Event()
+    stop.set()
+    recipe = StageOne(steps=3, evaluations=3)
+    first = Walk(recipe, (3,))
+    with pytest.raises(Stopped, match="step 1 of 3"):
+        run_stage(first, folder, stop)
+    second = Walk(recipe, (1, 2))
+    run_stage(second, folder)
+    assert len(second.trail) == 2
+    assert torch.equal(second.model.weights, first.trail[0])
 
 
 def test_a_run_saves_the_weights_that_were_judged_best_in_each_stage(tiny_split, tmp_path, monkeypatch):

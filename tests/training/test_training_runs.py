@@ -374,5 +374,5 @@ def test_a_checkpoint_of_another_model_is_refused(pictures, finished, tmp_path):
     out = tmp_path / "run"
     RunFolder(out).keep(RunFolder(finished).config())
     save_checkpoint(RunFolder(out).checkpoint(1), Checkpoint(step=3, weights={"foreign": torch.zeros(2)}))
-    with pytest.raises(ConfigError, match="of another model"):
+    with pytest.raises(ConfigError, match="belongs to another model"):
         train(RunFolder(out).config(), out, resume=True)

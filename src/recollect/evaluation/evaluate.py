@@ -196,10 +196,10 @@ def evaluate(
         if keep is not None:
             keep[count] = given
         found = answer_figures(given)
-        told = {
+        reported = {
             name: summary(values) if by.joint or name == "novel" else None for name, values in found.items()
         }
-        results.append({"shots": count, **told})
+        results.append({"shots": count, **reported})
     return results
 
 

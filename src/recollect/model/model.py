@@ -25,12 +25,6 @@ class Head(nn.Module):
         view = self.classifier.view
         return self.generator.terms(view(support), Memory(view(self.classifier.weight), hidden))
 
-    def novel_vectors(
-        self, support: Tensor, *, present: Tensor | None = None, hidden: Tensor | None = None
-    ) -> Tensor:
-        """w' = G(Z', W_base | φ): features (tasks, ways, shots, d) → vectors (tasks, ways, d)."""
-        return compose(self.terms(support, hidden), present)
-
     def joint_scores(
         self,
         support: Tensor,

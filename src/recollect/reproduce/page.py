@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from recollect.reproduce.claims import CLAIMS, Judged, judge, judge_compactness, overall
 from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
-from recollect.reproduce.results import FIGURES, Measured, Place, Results, read_json
+from recollect.reproduce.results import FIGURES, Compactness, Measured, Place, Results, read_json
 from recollect.reproduce.rows import SHOTS, TABLE_1, TASK_SEED, Row
 from recollect.system.disk import write_text
 
@@ -146,7 +146,7 @@ def _claims(folder: Path, results: Results, seeds: int) -> list[Block]:
     judged = [(claim.text, judge(claim, results), 2) for claim in CLAIMS]
     pictures: list[Block] = []
     if (folder / TSNE).exists():
-        words = read_json(folder / TSNE)
+        words = read_json(folder / TSNE, Compactness)
         judged.append((_COMPACT, judge_compactness(words["silhouettes"]), 4))
         pictures = [
             Image(PICTURE, "t-SNE of features of unseen categories, cosine and dot product side by side"),
@@ -187,13 +187,13 @@ def _compared(found: list[Judged], digits: int) -> list[list[str]]:
 
 
 def _silhouettes(words: dict[str, Any]) -> str:
-    told = [
+    parts = [
         f"{how}, cosine {some['cosine']:.3f} and dot product {some['dot product']:.3f}"
         for how, some in words["silhouettes"].items()
     ]
     return (
         f"{words['pictures']} pictures of validation categories. Silhouettes before the projection "
-        f"(−1 to 1): {'; '.join(told)}."
+        f"(−1 to 1): {'; '.join(parts)}."
     )
 
 
@@ -273,8 +273,8 @@ def as_html(blocks: Sequence[Block], folder: Path) -> str:
             case Paragraph(text):
                 parts.append(f"<p>{html.escape(text)}</p>")
             case Grid(head, rows):
-                told = [_html_row(head, "th"), *(_html_row(row, "td") for row in rows)]
-                parts.append("<table>\n" + "\n".join(told) + "\n</table>")
+                table = [_html_row(head, "th"), *(_html_row(row, "td") for row in rows)]
+                parts.append("<table>\n" + "\n".join(table) + "\n</table>")
             case Code(lines):
                 parts.append(f"<pre>{html.escape(chr(10).join(lines))}</pre>")
             case Image(file, text):

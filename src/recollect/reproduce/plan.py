@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import Field
 
 from recollect.data.catalogue import load_data
 from recollect.data.splits import Part, Split
@@ -19,14 +19,16 @@ from recollect.errors import ConfigError, DataError
 from recollect.methods import find_method
 from recollect.model.spec import Frozen
 from recollect.pretrained import brings_weights
-from recollect.reproduce.results import read_json, write_json
+from recollect.reproduce.results import write_json
 from recollect.reproduce.rows import SELECTED, SHOTS, TABLES, TASK_SEED, Settings, Table, Training
 from recollect.system import machine
+from recollect.system.disk import read_kept
 from recollect.training.budget import Speed, judged_pictures, measure
-from recollect.training.config import Config, default_preset, make_config, read_preset
+from recollect.training.config import Config, Positive, default_preset, make_config, read_preset
 from recollect.training.stage1 import BalancedBatches
 from recollect.training.train import new_model, resolve
 
+MOST_SEEDS = 1000
 _MARGIN = 0.9
 _RECIPES = {"cifar-fs": "cifar-fs-c64f-table"}  # where the tables have one of their own
 
@@ -39,9 +41,9 @@ class Plan(Frozen):
     preset: str | None
     settings: Settings  # that were asked for, of every training
     decided: Settings  # the numbers of steps
-    seeds: int
-    tasks: int
-    queries: int | None  # of each novel category; as is customary for the data, unless said
+    seeds: Annotated[int, Field(ge=1, le=MOST_SEEDS)]
+    tasks: Positive
+    queries: Positive | None  # of each novel category; as is customary for the data, unless said
     minutes: float | None
     images: int  # that every training of an extractor sees, the last few of an episode more or less
     pictures: str  # what the training pictures were
@@ -61,12 +63,18 @@ def plan_file(folder: Path) -> Path:
 
 def read_plan(folder: Path) -> Plan:
     """Return the plan of a reproduction that was begun in a folder."""
+    path = plan_file(folder)
     try:
-        return Plan.model_validate(read_json(plan_file(folder)))
-    except ValidationError as error:
-        raise ConfigError(
-            f"{plan_file(folder)} was written by another version of recollect: choose another --out"
-        ) from error
+        plan = Plan.model_validate_json(read_kept(path))
+        if plan.table in TABLES:
+            return plan
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"{path} is damaged, or was written by another version of recollect: choose another --out"
+    )
 
 
 def make_plan(
@@ -85,6 +93,8 @@ def make_plan(
     taken = sorted(TABLES[table].decided & set(settings or {}))
     if taken:
         raise ConfigError(f"--set {taken[0]}: the rows of {table} decide that themselves")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise ConfigError(f"--seeds {seeds}: choose 1 to {MOST_SEEDS}")
     if minutes is not None and not 0 < minutes < inf:
         raise ConfigError(f"--minutes {minutes:g}: a number above 0 is needed")
     preset = preset or _RECIPES.get(data.partition(":")[0]) or default_preset(data)

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from recollect.errors import DataError
 from recollect.evaluation.metrics import Answers, answer_figures
 from recollect.reproduce.rows import Table, Training
-from recollect.system.disk import write_text
+from recollect.system.disk import read_kept, write_text
+from recollect.training.config import Positive
 
 FIGURES = ("novel", "base", "both")
 Floats = npt.NDArray[np.float64]
@@ -45,7 +47,10 @@ def packed(counts: Sequence[int] | npt.NDArray[np.int64]) -> str:
 
 def unpacked(word: str) -> npt.NDArray[np.int64]:
     """Return the numbers that were packed."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(word)), "<u2").astype(np.int64)
+    try:
+        return np.frombuffer(zlib.decompress(base64.b64decode(word)), "<u2").astype(np.int64)
+    except zlib.error as error:
+        raise ValueError("these are no packed numbers") from error
 
 
 def right_answers(given: Answers, *, joint: bool) -> dict[str, str]:
@@ -53,8 +58,8 @@ def right_answers(given: Answers, *, joint: bool) -> dict[str, str]:
     novel, base = given.novel_right.shape[1], given.base_right.shape[1]
     asked = {"novel": novel, "base": base, "both": novel + base}
     figures = answer_figures(given)
-    told = FIGURES if joint else ("novel",)
-    return {name: packed(np.rint(figures[name].numpy() * asked[name]).astype(np.int64)) for name in told}
+    names = FIGURES if joint else ("novel",)
+    return {name: packed(np.rint(figures[name].numpy() * asked[name]).astype(np.int64)) for name in names}
 
 
 def result_file(folder: Path, name: str) -> Path:
@@ -67,15 +72,67 @@ def write_json(path: Path, words: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(words, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that `write_json` wrote."""
+def read_json(path: Path, kind: type[BaseModel]) -> dict[str, Any]:
+    """Read a file that `write_json` wrote and that must be of a kind; it may have been altered since."""
     try:
-        words = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: delete it, and it is made again ({error})") from error
-    if not isinstance(words, dict):
-        raise DataError(f"{path} holds something else than a result: delete it, and it is made again")
+        words: dict[str, Any] = json.loads(read_kept(path))
+        kind.model_validate(words)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path} is damaged or of another version of recollect: delete it, and it is made again"
+        ) from error
     return words
+
+
+class _Words(BaseModel):
+    model_config = ConfigDict(allow_inf_nan=False, strict=True)
+
+
+class _Report(_Words):
+    ways: Positive
+    queries: Positive
+    tasks: Positive
+
+
+class Result(_Words):
+    """What the page reads of a result file; there is more in it."""
+
+    kind: str
+    commands: list[str]
+    images_seen: int
+    episodes_seen: int | None
+    training_seconds: float
+    evaluation_seconds: float
+    report: _Report
+    right: dict[str, dict[str, str]]  # by number of shots and by figure, packed
+
+    @model_validator(mode="after")
+    def _every_task(self) -> "Result":
+        for words in self.right.values():
+            for word in words.values():
+                if len(unpacked(word)) != self.report.tasks:
+                    raise ValueError("there are other numbers of right answers than of tasks")
+        return self
+
+
+class _Interval(_Words):
+    mean: float
+    ci95: float
+
+
+class _Silhouettes(_Words):
+    cosine: float
+    dot: float = Field(alias="dot product")
+    difference: _Interval
+
+
+class Compactness(_Words):
+    """What the page reads of what `figure-tsne` measured."""
+
+    pictures: int
+    silhouettes: dict[str, _Silhouettes]
 
 
 class Results:
@@ -88,8 +145,12 @@ class Results:
         for training in table.trainings(seeds):
             path = result_file(folder, training.name)
             if path.exists():
-                self.files[training.name] = read_json(path)
+                self.files[training.name] = read_json(path, Result)
                 self.trainings.append(training)
+        if len({file["report"]["tasks"] for file in self.files.values()}) > 1:
+            raise DataError(
+                f"the results in {folder} are of different numbers of tasks: choose another --out"
+            )
 
     def of_row(self, key: str) -> list[dict[str, Any]]:
         """Return the files of a row's trainings that are finished."""

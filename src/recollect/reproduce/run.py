@@ -13,7 +13,7 @@ from recollect.modelfile import read_header
 from recollect.reproduce.figure import MODELS, compare_features
 from recollect.reproduce.page import PICTURE, TSNE, write_page
 from recollect.reproduce.plan import Plan, commands_of, config_of, keep_plan, make_plan, require_pictures
-from recollect.reproduce.results import read_json, result_file, right_answers, write_json
+from recollect.reproduce.results import Result, read_json, result_file, right_answers, write_json
 from recollect.reproduce.rows import TABLE_1, TASK_SEED, Training
 from recollect.system.disk import locked
 from recollect.training.runfolder import RunFolder
@@ -116,7 +116,7 @@ def _left(work: list[Training], folder: Path) -> str:
     took: dict[str, list[float]] = {}
     for path in (result_file(folder, one.name) for one in work):
         if path.exists():
-            words = read_json(path)
+            words = read_json(path, Result)
             took.setdefault(words["kind"], []).append(words["training_seconds"] + words["evaluation_seconds"])
     if not took:
         return ""

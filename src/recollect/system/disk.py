@@ -146,6 +146,25 @@ def _remove_stale(path: Path) -> None:
             shutil.rmtree(part, ignore_errors=True)
 
 
+def require_regular(path: Path) -> None:
+    """Raise an `OSError` unless a path is a regular file: opening a FIFO blocks, and a device never ends."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def read_kept(path: Path, most: int = 1 << 26) -> str:
+    """Read a text file that we once wrote and anybody may have altered since.
+
+    Raises an `OSError` for what is no regular file or too large, a `ValueError` for what is no text.
+    """
+    require_regular(path)
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
+    return content.decode()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small text file, whole or not at all."""
     with replacing_file(path) as part:

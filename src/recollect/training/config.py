@@ -18,20 +18,22 @@ from recollect.pretrained import brings_weights
 from recollect.training.schedules import OneCycle, Steps
 
 Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class StageOne(Frozen):
     """Ordinary classification of the base categories: θ, W_base and τ are learned."""
 
-    passes: Annotated[float, Field(gt=0)] = 40  # over the training pictures, where `steps` is not said
+    passes: Annotated[float, Field(gt=0, le=1e6)] = (
+        40  # over the training pictures, where `steps` is not said
+    )
     min_steps: Positive = 500  # a small folder is passed over more often
     steps: Positive | None = None
-    batch: Annotated[int, Field(ge=2)] = 128
+    batch: Annotated[int, Field(ge=2, lt=2**31)] = 128
     schedule: Schedule = OneCycle(kind="one-cycle", peak=0.1)
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
-    pad: Annotated[int, Field(ge=0)] | None = None  # default: a tenth of the picture's size
+    pad: Annotated[int, Field(ge=0, le=4096)] | None = None  # default: a tenth of the picture's size
     evaluations: Positive = 10  # how often a model may be selected
 
     def resolved(self, pictures: int) -> "StageOne":
@@ -68,7 +70,7 @@ class EpisodicRecipe(Frozen):
     Their steps are as many as show about the same number of pictures as stage 1.
     """
 
-    ways: Annotated[int, Field(ge=2)] = 5
+    ways: Annotated[int, Field(ge=2, lt=2**31)] = 5
     queries: Positive = 6  # of each category
     episodes: Positive = 8  # in a step
 

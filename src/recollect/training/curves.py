@@ -112,8 +112,8 @@ def _selected_by(lines: Lines) -> str:
 
 def _series(lines: Lines, *names: str) -> tuple[list[float], list[float]]:
     """Return steps and values of every line that tells of one of the names."""
-    told = [(line["step"], line[name]) for name in names for line in lines if name in line]
-    return [step for step, _ in told], [value for _, value in told]
+    points = [(line["step"], line[name]) for name in names for line in lines if name in line]
+    return [step for step, _ in points], [value for _, value in points]
 
 
 def _legend_of(axes: "Axes") -> Iterator[tuple[Any, str]]:

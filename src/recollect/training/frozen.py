@@ -120,9 +120,6 @@ class HeadClassification(Stage):
         scores = self.model.classifier(self.views[(views * self.pictures + rows).to(device)].float())
         return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
 
-    def close(self) -> None:
-        """Nothing runs ahead of the steps."""
-
     @property
     def images_seen(self) -> int:
         """Return how many pictures the extractor has seen."""

@@ -1,12 +1,12 @@
 """The loop that both stages share: steps, selection, checkpoints, resuming, and an orderly end on Ctrl-C.
 
 Every step draws its random numbers from a seed made of (seed, stage, step). A resumed run therefore needs no
-saved random state and ends with the same weights, bit for bit, as one that was never stopped.
+saved random state. It ends with the same weights, bit for bit, and with the same metrics but for times, as a
+run that was never stopped.
 """
 
 import copy
 import hashlib
-import math
 import signal
 import threading
 import time
@@ -24,6 +24,7 @@ from recollect.model.model import Model
 from recollect.system.progress import bar
 from recollect.training.checkpoints import (
     Checkpoint,
+    State,
     load_checkpoint,
     momentum_of,
     restore_momentum,
@@ -64,6 +65,14 @@ class Stage(ABC):
     def judge(self) -> dict[str, float]:
         """Return validation figures in percent, `select` among them."""
 
+    @property
+    @abstractmethod
+    def images_seen(self) -> int:
+        """Return how many pictures the extractor sees in the whole stage."""
+
+    def close(self) -> None:  # noqa: B027
+        """End the processes that decode ahead, where there are any."""
+
 
 def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = None) -> float:
     """Run a stage from its start or its checkpoint to its end; leave the selected weights in the model.
@@ -75,12 +84,12 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
         stage.learned(), lr=0.0, momentum=recipe.momentum, nesterov=True, weight_decay=recipe.weight_decay
     )
     path = folder.checkpoint(stage.number)
-    state = _restore(path, model, optimizer) if path.exists() else Checkpoint()
+    state = _restore(path, stage, optimizer) if path.exists() else Checkpoint()
     folder.forget_after(stage.number, state.step)
     began = time.monotonic() - state.seconds
     saved = time.monotonic()
     judged_every = max(1, stage.steps // recipe.evaluations)
-    journal = _Journal(stage, folder)
+    journal = _Journal(stage, folder, state.pending)
     with bar(stage.title, stage.steps, state.step) as advance:
         for step in range(state.step, stage.steps):
             rate = recipe.schedule.rate((step + 0.5) / stage.steps)
@@ -93,10 +102,13 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
                 journal.write(state, rate)
             advance(1, journal.word)
             if state.step % judged_every == 0 or finished:
+                _require_finite(stage, state.step, loss)
                 _select(stage, state, folder)
             asked = stop is not None and stop.is_set()
             if asked or time.monotonic() - saved >= stage.checkpoint_seconds:
+                _require_finite(stage, state.step, loss)
                 state.weights, state.momentum = model.state_dict(), momentum_of(model, optimizer)
+                state.pending = journal.pending
                 save_checkpoint(path, state)
                 saved = time.monotonic()
             if asked and not finished:
@@ -108,13 +120,19 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
 
 
 class _Journal:
-    """Losses and accuracies of the last steps, on their way to the metrics."""
+    """Losses and accuracies of the steps since the last line of metrics."""
 
-    def __init__(self, stage: Stage, folder: RunFolder) -> None:
+    def __init__(self, stage: Stage, folder: RunFolder, pending: State) -> None:
         self.stage, self.folder = stage, folder
-        self.losses: list[Tensor] = []
-        self.shares: list[Tensor] = []
+        self.losses: list[Tensor] = list(pending.get("losses", ()))
+        self.shares: list[Tensor] = list(pending.get("shares", ()))
         self.word = ""  # for the progress bar
+
+    @property
+    def pending(self) -> State:
+        """Return what is not in the metrics yet, so that a resumed run can log the same means."""
+        kept = {"losses": self.losses, "shares": self.shares}
+        return {name: torch.stack(values) for name, values in kept.items() if values}
 
     def note(self, loss: Tensor, share: Tensor) -> None:
         self.losses.append(loss)
@@ -122,15 +140,11 @@ class _Journal:
 
     def write(self, state: Checkpoint, rate: float) -> None:
         """Log the means since the last time."""
-        loss, share = (torch.stack(values).mean().item() for values in (self.losses, self.shares))
-        number = self.stage.number
-        if not math.isfinite(loss):
-            raise Diverged(
-                f"stage {number} diverged at step {state.step}: lower the learning rate, such as "
-                f"--set stage{number}.schedule.peak=0.02"
-            )
+        means = torch.stack([torch.stack(self.losses), torch.stack(self.shares)]).mean(dim=1)
+        _require_finite(self.stage, state.step, means)
+        loss, share = means.tolist()
         self.folder.log(
-            stage=number,
+            stage=self.stage.number,
             step=state.step,
             loss=round(loss, 4),
             accuracy=round(100 * share, 2),
@@ -141,13 +155,32 @@ class _Journal:
         self.word = f"loss {loss:.3f}"
 
 
-def _restore(path: Path, model: Model, optimizer: torch.optim.Optimizer) -> Checkpoint:
-    state = load_checkpoint(path)
+def _require_finite(stage: Stage, step: int, loss: Tensor) -> None:
+    """Refuse to go on, and to save anything, where the loss or a weight is no finite number."""
+    weights = stage.model.state_dict().values()
+    if not (loss.isfinite().all() and all(weight.isfinite().all() for weight in weights)):
+        raise Diverged(
+            f"stage {stage.number} diverged by step {step}: lower the learning rate, for example with "
+            f"--set stage{stage.number}.schedule.peak=0.02"
+        )
+
+
+def _restore(path: Path, stage: Stage, optimizer: torch.optim.Optimizer) -> Checkpoint:
+    """Put a checkpoint's weights and momentum in place; refuse one that this stage did not write."""
+    state, model = load_checkpoint(path), stage.model
     try:
+        if state.best:
+            model.load_state_dict(state.best)
         model.load_state_dict(state.weights)
         restore_momentum(model, optimizer, state.momentum)
-    except RuntimeError as error:
-        raise ConfigError(f"the checkpoint {path} is of another model: start a new run with --out") from error
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"the checkpoint {path} belongs to another model: start a new run with --out"
+        ) from error
+    if state.step > stage.steps or (state.step == stage.steps and not state.best):
+        raise ConfigError(
+            f"the checkpoint {path} belongs to a longer training: delete it to train the stage again"
+        )
     return state
 
 
@@ -175,7 +208,7 @@ def _select(stage: Stage, state: Checkpoint, folder: RunFolder) -> None:
 
 
 def step_seed(*words: int) -> int:
-    """Return a seed for the random numbers of one step, unrelated to that of any other."""
+    """Return the seed for the random numbers of one step, unrelated to that of any other step."""
     return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:7], "big")
 
 

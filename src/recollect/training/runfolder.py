@@ -3,14 +3,14 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from recollect.errors import ConfigError
 from recollect.model.spec import ModelSpec, is_own_code
 from recollect.modelfile import FILE_NAME, TrainedOn, read_header
-from recollect.system.disk import clear_write_errors, replacing_file, write_text
+from recollect.system.disk import clear_write_errors, read_kept, replacing_file, write_text
 from recollect.training.config import Config, differences
 
 STAGE_ONE_MODEL = "stage1.safetensors"
@@ -100,7 +100,7 @@ class RunFolder:
     def _read(self) -> tuple[Config, Any]:
         """Return the configuration as far as it is understood, and what the file says."""
         try:
-            text = self._config.read_text(encoding="utf-8")
+            text = read_kept(self._config)
             return Config.model_validate_json(text), json.loads(text)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ConfigError(
@@ -108,7 +108,7 @@ class RunFolder:
             ) from error
         except OSError as error:
             raise ConfigError(f"cannot read {self._config}: {error.strerror or error}") from error
-        except (ValidationError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise self._foreign() from error
 
     def _foreign(self) -> ConfigError:
@@ -135,15 +135,23 @@ class RunFolder:
             file.write(json.dumps(values) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of the metrics; a line cut short by a crash is passed over."""
+        """Return the lines of the metrics; a last line that a crash cut short is passed over."""
         if not self._metrics.exists():
             return []
+        try:
+            *whole, _cut_short = read_kept(self._metrics).split("\n")
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._metrics}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise ConfigError(f"{self._metrics} is damaged: delete it, and the run goes on") from error
         lines = []
-        for line in self._metrics.read_text(encoding="utf-8").splitlines():
+        for number, text in enumerate(whole, 1):
             try:
-                lines.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
+                lines.append(_Line.model_validate_json(text).model_dump(exclude_unset=True))
+            except ValidationError as error:
+                raise ConfigError(
+                    f"line {number} of {self._metrics} is damaged: delete that line, and the run goes on"
+                ) from error
         return lines
 
     def validation(self, *stages: int) -> dict[str, float]:
@@ -155,3 +163,22 @@ class RunFolder:
         """Drop metrics of steps that a resumed run will take again."""
         kept = [line for line in self.metrics() if (line["stage"], line["step"]) <= (stage, step)]
         write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+class _Line(BaseModel):
+    """A line of the metrics: what a stage logged, or how its model was judged."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+    stage: Annotated[int, Field(ge=1, le=2)]
+    step: Annotated[int, Field(ge=1, le=2**31)]
+    loss: float = 0
+    accuracy: float = 0
+    rate: float = 0
+    seconds: float = 0
+    novel: float = 0
+    base: float = 0
+    both: float = 0
+    ausuc: float = 0
+    selected: bool = False
+    by: str = ""

@@ -14,6 +14,7 @@ from recollect.data.arrays import Pixels
 from recollect.data.augment import Augmentation
 from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
+from recollect.errors import ConfigError
 from recollect.model.model import Model
 from recollect.training.config import Config, StageOne
 from recollect.training.loop import Stage
@@ -71,7 +72,12 @@ class BaseClassification(Stage):
 def augmentation(split: Split, recipe: StageOne) -> Augmentation:
     """Return the augmentation of training pictures: a padded crop, and a flip where that changes nothing."""
     size = split.base_train.size
-    return Augmentation(max(1, size // 10) if recipe.pad is None else recipe.pad, split.flips)
+    pad = max(1, size // 10) if recipe.pad is None else recipe.pad
+    if pad >= size:
+        raise ConfigError(
+            f"stage1.pad={pad} leaves nothing of pictures of {size}×{size}: use less than {size}"
+        )
+    return Augmentation(pad, split.flips)
 
 
 class PicturesByStep:

@@ -26,10 +26,10 @@ from recollect.training.calibration import calibrate
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.frozen import FrozenViews, HeadClassification, centre_on, frozen_views
-from recollect.training.loop import run_stage, step_seed, stop_on_signals
+from recollect.training.loop import Stage, run_stage, step_seed, stop_on_signals
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import HeldOut, Judgement
-from recollect.training.stage1 import BaseClassification
+from recollect.training.stage1 import BaseClassification, augmentation
 from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
 from recollect.training.starting import require_extractor, starting_model, suited
 
@@ -129,6 +129,7 @@ def resolve(config: Config, split: Split) -> Config:
         }
     )
     model = new_model(config, split)
+    augmentation(split, config.stage1)
     if config.generator != "mean":
         episodes_of(split, config)
     if config.generator != "mean" or config.frozen:
@@ -192,9 +193,7 @@ def learn_base(
     return model
 
 
-def _stage_one(
-    model: Model, split: Split, config: Config, frozen: FrozenViews | None
-) -> BaseClassification | HeadClassification:
+def _stage_one(model: Model, split: Split, config: Config, frozen: FrozenViews | None) -> Stage:
     if frozen is not None:
         return HeadClassification(model, split, config, frozen)
     if model.spec.centred:

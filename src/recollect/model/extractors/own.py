@@ -44,7 +44,7 @@ def own_extractor(name: str, size: int) -> OwnExtractor:
     except Exception as error:  # whatever the code does when it is imported
         unfound = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         remedy = "; name the folder that holds it in PYTHONPATH" if unfound else ""
-        raise ModelError(f"--extractor {name}: cannot import {module}: {_told(error)}{remedy}") from error
+        raise ModelError(f"--extractor {name}: cannot import {module}: {_reason(error)}{remedy}") from error
     for part in attribute.split("."):
         if not hasattr(build, part):
             raise ModelError(f"--extractor {name}: {module} has no '{attribute}'")
@@ -54,7 +54,7 @@ def own_extractor(name: str, size: int) -> OwnExtractor:
     try:
         body = build()
     except Exception as error:
-        raise ModelError(f"--extractor {name}: {attribute}() failed: {_told(error)}") from error
+        raise ModelError(f"--extractor {name}: {attribute}() failed: {_reason(error)}") from error
     if not isinstance(body, nn.Module):
         raise ModelError(
             f"--extractor {name}: {attribute}() returned a {type(body).__name__} and no torch module"
@@ -70,7 +70,7 @@ def _tried(name: str, body: nn.Module, size: int) -> int:
             first, second, alone = body.eval()(pictures), body(pictures), body(pictures[:1])
     except Exception as error:
         raise ModelError(
-            f"--extractor {name}: the module fails on pictures ({_PROBES}, 3, {size}, {size}): {_told(error)}"
+            f"--extractor {name}: the module fails on ({_PROBES}, 3, {size}, {size}): {_reason(error)}"
         ) from error
     if wrong := _fault(first, second, alone):
         raise ModelError(f"--extractor {name}: the module {wrong}")
@@ -99,5 +99,5 @@ def _fault(first: Any, second: Any, alone: Any) -> str | None:  # noqa: ANN401, 
     return None
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
