@@ -124,7 +124,7 @@ def test_the_guide_shows_what_its_commands_printed():
     )
     assert "{accuracy:.1f} % of {pictures} photographs".format(**read("guide/check.json")) in guide
     told = (
-        "On {held_back} held-back examples, among all base categories: {before:.1f} % right before, "
+        "On {held_back} held-out examples, among all base categories: {before:.1f} % right before, "
         "{after:.1f} % after."
     )
     assert told.format(**read("guide/refit.json")) in guide

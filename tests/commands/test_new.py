@@ -121,7 +121,7 @@ def test_refit_makes_base_categories_and_leaves_the_old_model_as_it_was(run, tau
     assert report["after"] >= 75
     header = read_header("again")
     assert header.calibration.report
-    assert "4 categories taught to fresh; of 8 held-back" in " ".join(run("info", "again")[1].split())
+    assert "4 categories taught to fresh; of 8 held-out" in " ".join(run("info", "again")[1].split())
     assert header.spec.categories == ("amber", "blue", "coral", "dun")
     assert header.spec.generator == "attention"
     model = load_model("again", NAME)
@@ -212,3 +212,11 @@ def test_a_new_recogniser_on_published_weights_holds_them(run, tmp_path, monkeyp
     assert recognizer.predict(write_picture(tmp_path / "noise.png"))[0].category == "noise"
     code, said, err = run("info", "lite.safetensors")
     assert "Apache-2.0" in said
+
+
+def test_a_refit_that_made_it_worse_says_so():
+    result = {"new": "better", "base": ["a", "b"], "taught": [], "held_back": 9}
+    worse = refit_module.refit_text({**result, "before": 80.0, "after": 77.8})
+    assert worse.splitlines()[-1].startswith("This made it worse: keep the old model")
+    for after in (80.0, 90.0):
+        assert "worse" not in refit_module.refit_text({**result, "before": 80.0, "after": after})

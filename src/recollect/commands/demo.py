@@ -1,4 +1,4 @@
-"""`recollect demo`: the whole story on the built-in characters, in about two minutes."""
+"""`recollect demo`: train, teach and compare on built-in characters, in about two minutes."""
 
 import base64
 import time
@@ -43,7 +43,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def run_demo(out: Path, seed: int = 0) -> dict[str, Any]:
-    """Train, compare the generators, teach five characters, draw; return everything that was found."""
+    """Train, compare the generators, teach five characters, draw: the result of `recollect demo`."""
     require_writable(out, folder=True)
     began = time.perf_counter()
     split = load_data("glyphs")
@@ -54,9 +54,9 @@ def run_demo(out: Path, seed: int = 0) -> dict[str, Any]:
         raise ValueError("the built-in data has no test categories")
     novel = extract(models["attention"], test)
     comparison = compare(models, novel, extract(models["attention"], split.base_test))
-    lesson = teach_five(models["attention"], split, test)
+    teaching = teach_five(models["attention"], split, test)
     pictures = {
-        "demo.png": lesson_figure(lesson, comparison),
+        "demo.png": teaching_figure(teaching, comparison),
         "tsne.png": tsne_figure(project(sample(novel, each=30), models["attention"].classifier)),
     }
     for name, figure in pictures.items():
@@ -67,7 +67,7 @@ def run_demo(out: Path, seed: int = 0) -> dict[str, Any]:
         "pictures": [str(out / name) for name in pictures],
         "tasks": TASKS,
         "generators": comparison,
-        "taught": lesson.facts,
+        "taught": teaching.facts,
         "training_seconds": round(trained, 1),
         "seconds": round(time.perf_counter() - began, 1),
     }
@@ -113,8 +113,8 @@ def compare(models: dict[str, Model], novel: FeatureSet, base: FeatureSet) -> li
     return rows
 
 
-class Lesson(NamedTuple):
-    """Five characters taught from one picture each, and what the recogniser then says."""
+class Teaching(NamedTuple):
+    """Five characters taught from one picture each, and the answers for other pictures of them."""
 
     facts: dict[str, Any]
     examples: dict[str, Pixels]  # the picture each was taught from
@@ -122,7 +122,7 @@ class Lesson(NamedTuple):
     answers: dict[str, list[str]]
 
 
-def teach_five(model: Model, split: Split, novel: ImageSet) -> Lesson:
+def teach_five(model: Model, split: Split, novel: ImageSet) -> Teaching:
     """Teach five test characters from one picture each; compare base scores before and after."""
     recognizer = Recognizer(TorchBackend(model))
     base_pixels = split.base_test.take(np.arange(len(split.base_test)))
@@ -152,23 +152,25 @@ def teach_five(model: Model, split: Split, novel: ImageSet) -> Lesson:
     facts["base_scores_after_forgetting_bit_identical"] = bool(
         np.array_equal(before, recognizer.scores(base_pixels)[0])
     )
-    return Lesson(facts, examples, queries, answers)
+    return Teaching(facts, examples, queries, answers)
 
 
-def lesson_figure(lesson: Lesson, comparison: list[dict[str, Any]]) -> Figure:
+def teaching_figure(teaching: Teaching, comparison: list[dict[str, Any]]) -> Figure:
     """Draw the taught characters with answers for other pictures of them, and the generators' accuracies."""
     figure = Figure(figsize=(11, 8.2))
     upper, lower = np.asarray(figure.subfigures(2, 1, height_ratios=(1.9, 1)))
     grid = upper.subplots(
-        len(lesson.examples), SHOWN + 1, gridspec_kw={"hspace": 0.45, "top": 0.92, "bottom": 0.02}
+        len(teaching.examples), SHOWN + 1, gridspec_kw={"hspace": 0.45, "top": 0.92, "bottom": 0.02}
     )
-    choices = lesson.facts["choices"]
+    choices = teaching.facts["choices"]
     upper.suptitle(
         f"Taught from the one picture on the left; answers among {choices} characters", fontsize=11
     )
-    for row, (name, example) in zip(grid, lesson.examples.items(), strict=True):
+    for row, (name, example) in zip(grid, teaching.examples.items(), strict=True):
         show_picture(row[0], example, name)
-        for axes, pixels, answer in zip(row[1:], lesson.queries[name], lesson.answers[name], strict=False):
+        for axes, pixels, answer in zip(
+            row[1:], teaching.queries[name], teaching.answers[name], strict=False
+        ):
             show_picture(axes, pixels, answer, RIGHT if answer == name else WRONG)
     for axes, shots in zip(lower.subplots(1, 2), SHOTS, strict=True):
         rows = [row for row in comparison if row["shots"] == shots]
@@ -196,7 +198,7 @@ def demo_text(result: dict[str, Any]) -> Group:
         difference = "" if row["generator"] == "mean" else f"{gain['mean']:+.1f} ± {gain['ci95']:.1f}"
         table.add_row(str(row["shots"]), row["generator"], *cells, difference)
     lines = [
-        *_lesson_lines(result["taught"]),
+        *_teaching_lines(result["taught"]),
         "",
         f"Report: {result['report']}",
         "Try next:",
@@ -205,7 +207,7 @@ def demo_text(result: dict[str, Any]) -> Group:
     return Group(table, Text("\n".join(lines)))
 
 
-def _lesson_lines(facts: dict[str, Any]) -> list[str]:
+def _teaching_lines(facts: dict[str, Any]) -> list[str]:
     words = {True: "bit-identical", False: "CHANGED"}
     identical = words[facts["base_scores_bit_identical"]]
     restored = words[facts["base_scores_after_forgetting_bit_identical"]]
@@ -237,7 +239,7 @@ def _html(result: dict[str, Any], pictures: list[Path]) -> str:
         + f"<td>{row['both_minus_mean']['mean']:+.2f} ± {row['both_minus_mean']['ci95']:.2f}</td></tr>"
         for row in result["generators"]
     )
-    lesson = "".join(f"<li>{escape(line)}</li>" for line in _lesson_lines(result["taught"]))
+    teaching = "".join(f"<li>{escape(line)}</li>" for line in _teaching_lines(result["taught"]))
     images = "".join(
         f'<p><img alt="{path.stem}" src="data:image/png;base64,{_base64(path)}"></p>' for path in pictures
     )
@@ -255,7 +257,7 @@ img {{ max-width: 100%; }}
 Accuracy in % over {result["tasks"]} tasks of five unseen characters, with 95 % intervals.</p>
 <table><tr>{headings}</tr>
 {rows}</table>
-<h2>Five characters, one picture each</h2><ul>{lesson}</ul>{images}
+<h2>Five characters, one picture each</h2><ul>{teaching}</ul>{images}
 <h2>Try next</h2><pre>{steps}</pre>
 <p>Training took {result["training_seconds"]:.0f} s, everything {result["seconds"]:.0f} s.</p></html>
 """

@@ -1,6 +1,6 @@
-"""`recollect info`: what a model file is, from its header; without torch, so that it answers at once.
+"""`recollect info`: what a model file is, from its header; without torch, so that it is quick.
 
-The one exception is the weights of a published network that were never read before: a pickle takes torch.
+Only published weights that were never read before need torch, because they are a pickle.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from recollect.modelfile import PAPER, summarise
 from recollect.pretrained import PUBLISHED
 
 FIRST = 5  # names of base categories that are shown
-_FINISHED = {"True": "yes", "False": "no: the training was stopped, or goes on"}
+_FINISHED = {"True": "yes", "False": "no: training was stopped, or is still running"}
 
 
 def model_info(model: str | Path) -> dict[str, Any]:
@@ -24,8 +24,8 @@ def model_info(model: str | Path) -> dict[str, Any]:
     `extractor`, `last_relu`, `centred`, `classifier`, `generator`, `preprocessing`, `base_categories` (how
     many) and the first of them, `first_categories`; `taught` (how many categories came with the file) and
     `calibration`; `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as the training wrote it,
-    with its configuration. `parameters` and `fingerprint` are null where the weights of the extractor would
-    come from a package that is not installed.
+    with its configuration. `parameters` and `fingerprint` are null if the extractor's weights come from a
+    package that is not installed.
     """
     path, header, parameters, fingerprint = summarise(model)
     spec, provenance = header.spec, header.provenance
@@ -52,7 +52,7 @@ def model_info(model: str | Path) -> dict[str, Any]:
 
 
 def info_table(info: dict[str, Any]) -> Table:
-    """Return the same as two columns; what the file does not say is left out."""
+    """Return it as two columns, without what the file does not say."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -76,7 +76,7 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
         f"{', centred' if info['centred'] else ''}",
         "classifier": info["classifier"],
         "generator": info["generator"],
-        "parameters": f"unknown, its weights are not installed: {PUBLISHED[info['extractor']].remedy}"
+        "parameters": f"unknown, because its weights are not installed: {PUBLISHED[info['extractor']].remedy}"
         if info["parameters"] is None
         else f"{info['parameters']:,}",
         "input": f"{prepare['size']} × {prepare['size']} pixels{cut}; mean {mean}; std {std}",
@@ -96,12 +96,12 @@ def _calibration(words: dict[str, Any]) -> str:
     unknown = words["unknown"]
     alarms = f"; {100 * unknown['false_alarms']:.1f} % of known pictures called unknown" if unknown else ""
     bias = words["bias"]
-    told = (
+    shown = (
         ", ".join(f"{value:.2f} for {number}" for number, value in bias.items())
         if isinstance(bias, dict)
         else f"{bias:.2f}"
     )
-    return f"temperature {words['temperature']:.2f}, bias of taught categories {told}{alarms}"
+    return f"temperature {words['temperature']:.2f}, bias of taught categories {shown}{alarms}"
 
 
 def _whence(info: dict[str, Any]) -> dict[str, str]:
@@ -130,11 +130,11 @@ def _whence(info: dict[str, Any]) -> dict[str, str]:
 def _refit(words: object) -> str:
     if not isinstance(words, dict):
         return ""
-    told = {name: words.get(name) for name in ("from", "categories", "held_back", "before", "after")}
+    figures = {name: words.get(name) for name in ("from", "categories", "held_back", "before", "after")}
     return (
-        "{categories} categories taught to {from}; of {held_back} held-back examples {before} % right "
+        "{categories} categories taught to {from}; of {held_back} held-out examples {before} % right "
         "before, {after} % after"
-    ).format(**told)
+    ).format(**figures)
 
 
 def _stage(provenance: dict[str, Any], seconds: str, seen: str, what: str) -> str:

@@ -32,23 +32,25 @@ from recollect.store import NewExample, Owner, new_name, open_store
 from recollect.training.calibration import calibrate
 from recollect.training.head import learn_generator, train_head
 
-ENOUGH = 4  # examples that make a base category of a taught one
-HELD_BACK = 3  # of so many examples one is held back for the report
+ENOUGH = 4  # examples that a taught category needs
+HELD_BACK = 3  # one example in so many is held out, to measure on
 _STEPS, _PEAK = 200, 0.05
 
 
 @dataclass(frozen=True)
-class _Lessons:
-    """Features of examples by category, and the same with some held back."""
+class _Support:
+    """Features of the examples of each category."""
 
     names: tuple[str, ...]
     features: list[Tensor]
 
-    def rest(self) -> "_Lessons":
-        return _Lessons(self.names, [some[: len(some) - len(some) // HELD_BACK] for some in self.features])
+    def rest(self) -> "_Support":
+        """Return them without those that are held out."""
+        return _Support(self.names, [some[: len(some) - len(some) // HELD_BACK] for some in self.features])
 
-    def held(self) -> "_Lessons":
-        return _Lessons(self.names, [some[len(some) - len(some) // HELD_BACK :] for some in self.features])
+    def held(self) -> "_Support":
+        """Return those that are held out to measure on."""
+        return _Support(self.names, [some[len(some) - len(some) // HELD_BACK :] for some in self.features])
 
     def seen_by(self, new: Model, old: Model) -> FeatureSet:
         """Return the features of an old model as a new one, of another centre, would give them."""
@@ -58,11 +60,11 @@ class _Lessons:
 
 
 def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
-    """Write a new model in which taught categories are base ones: the result of `recollect refit`.
+    """Write a new model in which taught categories are base categories: the result of `recollect refit`.
 
-    `base` names the categories that became base ones, `taught` those that had too few examples and stay
-    taught. In percent, among old and new base categories: accuracy on `held_back` examples `before`, and
-    `after` with a model that was made without them; the model that is written has learned from all.
+    `base` names the promoted categories, `taught` those with too few examples, which stay taught. `before`
+    and `after` are accuracies in percent on `held_back` examples, among old and new base categories; `after`
+    is that of a model trained without them, while the model that is written is trained on all.
     """
     path = unused(out)
     with target.open() as recognizer:
@@ -72,12 +74,12 @@ def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
     names = tuple(new_name(name) for name in taught if len(examples[name]) >= ENOUGH)
     if len(names) < 2:
         raise RecollectError(
-            f"{len(names)} of {len(taught)} taught categories have {ENOUGH} examples or more, and 2 such "
-            "categories are needed: teach more"
+            f"{len(names)} of {len(taught)} taught categories have {ENOUGH} examples or more, and refit "
+            "needs 2 of them: teach more pictures"
         )
-    lessons = _Lessons(names, [_features(examples[name]) for name in names])
-    rest, held = lessons.rest(), lessons.held()
-    trial = _grown(old, rest, seed, "learning without what is held back")
+    support = _Support(names, [_features(examples[name]) for name in names])
+    rest, held = support.rest(), support.held()
+    trial = _grown(old, rest, seed, "training without the held-out examples")
     asked = replace(held.seen_by(trial, old), support=rest.seen_by(trial, old))
     calibration = header.calibration if old.spec.categories else _calibrated(trial, asked, seed)
     report = {
@@ -85,7 +87,7 @@ def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
         "before": _before(old, rest, held.seen_by(old, old), bias_at(header.calibration.bias, len(names))),
         "after": _after(trial, asked, len(old.spec.categories)),
     }
-    grown = _grown(old, lessons, seed, "learning from all examples")
+    grown = _grown(old, support, seed, "training on all examples")
     left = [name for name in taught if name not in names]
     new_header = Header(
         spec=grown.spec,
@@ -119,26 +121,26 @@ def _features(examples: Sequence[Example]) -> Tensor:
     return torch.from_numpy(np.stack([example.feature for example in examples]))
 
 
-def _grown(old: Model, lessons: _Lessons, seed: int, bar: str) -> Model:
-    """Return a model that has the lessons' categories for base categories, after those of the old one."""
-    categories = (*old.spec.categories, *lessons.names)
+def _grown(old: Model, support: _Support, seed: int, bar: str) -> Model:
+    """Return a model with these categories as base categories, after those of the old one."""
+    categories = (*old.spec.categories, *support.names)
     kind: GeneratorKind = old.spec.generator if old.spec.categories else "attention"
     spec = old.spec.model_copy(update={"categories": categories, "generator": kind})
     if not old.spec.categories:
-        return _learned(old, spec, lessons, seed, bar)
-    model = _extended(old, spec, lessons)
+        return _learned(old, spec, support, seed, bar)
+    model = _extended(old, spec, support)
     if kind != "mean":
-        _learn_on(model, lessons, seed, bar)
+        _learn_on(model, support, seed, bar)
     return model
 
 
-def _learned(old: Model, spec: ModelSpec, lessons: _Lessons, seed: int, bar: str) -> Model:
-    """Learn everything but the extractor from the lessons, whose mean feature is subtracted from then on."""
-    centre = torch.stack([some.mean(dim=0) for some in lessons.features]).mean(dim=0)
-    features = torch.cat(lessons.features) - centre
-    labels = np.repeat(np.arange(len(lessons.names)), [len(some) for some in lessons.features])
+def _learned(old: Model, spec: ModelSpec, support: _Support, seed: int, bar: str) -> Model:
+    """Train everything but the extractor; from now on the mean feature of the examples is subtracted."""
+    centre = torch.stack([some.mean(dim=0) for some in support.features]).mean(dim=0)
+    features = torch.cat(support.features) - centre
+    labels = np.repeat(np.arange(len(support.names)), [len(some) for some in support.features])
     head = train_head(features, labels, spec.generator, steps=_STEPS, peak=_PEAK, seed=seed, bar=bar)
-    # Where no episode can be drawn, the head has plain means.
+    # With too few examples for an episode, the head has plain means.
     kind = "mean" if isinstance(head.generator, MeanGenerator) else spec.generator
     model = Model(spec.model_copy(update={"generator": kind, "centred": True}), old.extractor).eval()
     model.centre.copy_(old.centre + centre)
@@ -148,17 +150,17 @@ def _learned(old: Model, spec: ModelSpec, lessons: _Lessons, seed: int, bar: str
 
 
 @torch.no_grad()
-def _extended(old: Model, spec: ModelSpec, lessons: _Lessons) -> Model:
-    """Add the vectors that the generator makes of the lessons to those of the old base categories."""
+def _extended(old: Model, spec: ModelSpec, support: _Support) -> Model:
+    """Add the vectors that the generator makes to those of the old base categories."""
     model = Model(spec, old.extractor).eval()
-    vectors = torch.stack([compose(old.terms(some)) for some in lessons.features])
+    vectors = torch.stack([compose(old.terms(some)) for some in support.features])
     if spec.classifier == "cosine":
         vectors = vectors * old.classifier.weight.norm(dim=1).mean() / vectors.norm(dim=1, keepdim=True)
     state = old.state_dict()
     state["classifier.weight"] = torch.cat([state["classifier.weight"], vectors])
     if isinstance(old.generator, AttentionGenerator):
         keys = state["generator.keys"]
-        seen = torch.cat([some.mean(dim=0, keepdim=True) for some in lessons.features])
+        seen = torch.cat([some.mean(dim=0, keepdim=True) for some in support.features])
         queries = old.generator.phi_q(old.classifier.view(seen))  # what resembles them will lean on them
         queries = queries * keys.norm(dim=1).mean() / queries.norm(dim=1, keepdim=True)
         state["generator.keys"] = torch.cat([keys, queries])
@@ -166,14 +168,14 @@ def _extended(old: Model, spec: ModelSpec, lessons: _Lessons) -> Model:
     return model
 
 
-def _learn_on(model: Model, lessons: _Lessons, seed: int, bar: str) -> None:
-    """Let the generator learn from episodes of the lessons, with W_base and τ as they are."""
-    sizes = [len(some) for some in lessons.features]
+def _learn_on(model: Model, support: _Support, seed: int, bar: str) -> None:
+    """Train the generator further, with W_base and τ frozen."""
+    sizes = [len(some) for some in support.features]
     largest = sorted(range(len(sizes)), key=lambda place: -sizes[place])
     first = len(model.spec.categories) - len(sizes)
     order = torch.tensor([first + place for place in largest] + list(range(first)))
-    _reorder(model, order)  # those that may play novel come first
-    features = torch.cat([lessons.features[place] for place in largest])
+    _reorder(model, order)  # those that may act as novel come first
+    features = torch.cat([support.features[place] for place in largest])
     labels = np.repeat(np.arange(len(sizes)), [sizes[place] for place in largest])
     learn_generator(model, features, labels, steps=_STEPS, peak=_PEAK, seed=seed, bar=bar)
     _reorder(model, order.argsort())
@@ -187,8 +189,8 @@ def _reorder(model: Model, order: Tensor) -> None:
 
 
 @torch.no_grad()
-def _before(old: Model, lessons: _Lessons, held: FeatureSet, bias: float) -> float:
-    vectors = torch.stack([compose(old.terms(some)) for some in lessons.features])
+def _before(old: Model, support: _Support, held: FeatureSet, bias: float) -> float:
+    vectors = torch.stack([compose(old.terms(some)) for some in support.features])
     base, novel = old.classifier(held.features), old.classifier.scores(held.features, vectors)
     best = joint_scores(base.numpy(), novel.numpy(), bias).argmax(axis=1) - base.shape[1]
     return _percent(best == held.labels.numpy())
@@ -205,7 +207,7 @@ def _percent(right: Any) -> float:  # noqa: ANN401
 
 
 def _calibrated(model: Model, held: FeatureSet, seed: int) -> Calibration:
-    """Fit how scores become answers on what was held back, where there are categories enough for tasks."""
+    """Calibrate on the held-out examples, if there are enough categories for tasks."""
     if len(held.categories) < 4:
         return Calibration()
     return calibrate(model, None, held, seed=seed)
@@ -216,7 +218,7 @@ def _save(path: Path, model: Model, header: Header, examples: dict[str, list[Exa
     backend = TorchBackend(model, header)
     store = open_store(None, Owner(backend.fingerprint, model.width))
     for name, kept in examples.items():
-        features = _Lessons((name,), [_features(kept)]).seen_by(model, old).features.numpy()
+        features = _Support((name,), [_features(kept)]).seen_by(model, old).features.numpy()
         terms = backend.generate(features)
         small = [example.thumbnail for example in kept]
         store.add(name, [NewExample(*values) for values in zip(features, terms, small, strict=True)])
