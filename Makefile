@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export RECOLLECT_CACHE ?= $(CURDIR)/.venv/cache
 
-.PHONY: demo test lint format docs bench soak clean
+.PHONY: demo test lint format docs bench mutants soak clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -30,6 +30,9 @@ docs: .venv/.installed
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks
+
+mutants: .venv/.installed
+	$(BIN)/python tests/mutants.py
 
 soak: .venv/.installed
 	$(BIN)/python -m pytest soak/soak_*.py -s
