@@ -2,9 +2,7 @@ import errno
 import io
 import itertools
 import json
-import multiprocessing
 import os
-import signal
 import threading
 
 import numpy as np
@@ -13,7 +11,7 @@ import torch
 from PIL import Image
 
 from pictures import disk_room, pixels_of
-from recollect.data import ahead, imageset
+from recollect.data import imageset
 from recollect.data.imageset import (
     ImageSet,
     Item,
@@ -23,7 +21,7 @@ from recollect.data.imageset import (
     decode,
     digest,
 )
-from recollect.errors import DataError, PictureError, StorageError
+from recollect.errors import PictureError, StorageError
 from recollect.system.disk import cache_folder
 
 
@@ -379,53 +377,32 @@ def test_a_picture_that_went_bad_since_is_named_in_one_line():
     bad.append(3)
     with pytest.raises(PictureError, match=r"^/photos/3\.png: [^\n]*$"):
         list(images.stream(three_batches()))
-    assert multiprocessing.active_children() == []
 
 
-def test_a_stream_that_is_closed_leaves_no_process_and_no_trace_in_random_numbers():
+def test_a_stream_that_is_closed_leaves_no_thread_and_no_trace_in_random_numbers():
     images = whole_set(on_the_fly())
-    state = torch.get_rng_state()
+    before, state = threading.active_count(), torch.get_rng_state()
     stream = images.stream(np.array([row % 6]) for row in itertools.count())
     assert next(stream)[0].tolist() == [0]
-    assert multiprocessing.active_children() != []
+    assert threading.active_count() > before
     stream.close()
-    assert multiprocessing.active_children() == []
+    assert threading.active_count() == before
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_process_that_is_killed_is_told_in_one_line():
-    handler = signal.getsignal(signal.SIGCHLD)
-    images = whole_set(on_the_fly())
-    stream = images.stream(np.array([row % 6]) for row in itertools.count())
-    next(stream)
-    for process in multiprocessing.active_children():
-        process.kill()
-        process.join()
-    with pytest.raises(DataError, match=r"^a process that decodes pictures was killed[^\n]*--threads$"):
-        list(itertools.islice(stream, 20))
-    assert signal.getsignal(signal.SIGCHLD) == handler
+def test_pictures_are_decoded_only_so_far_ahead():
+    images, asked = whole_set(on_the_fly()), []
 
+    def work():
+        for row in itertools.count():
+            asked.append(row)
+            yield np.array([row % 6])
 
-@pytest.mark.parametrize("started", [0, 1])
-def test_processes_that_cannot_be_started_are_told_in_one_line_and_none_stays(monkeypatch, started):
-    handler = signal.getsignal(signal.SIGCHLD)
-    images = whole_set(on_the_fly())
-    forks = []
-    fork = os.fork
-
-    def scarce():
-        forks.append(None)
-        if len(forks) > started:
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        return fork()
-
-    monkeypatch.setattr(ahead, "_workers", lambda: 2)
-    monkeypatch.setattr(os, "fork", scarce)
-    with pytest.raises(DataError, match=r"^no process that decodes pictures can be started: Resource [^\n]*"):
-        list(images.stream(three_batches()))
-    assert len(forks) == started + 1
-    assert multiprocessing.active_children() == []
-    assert signal.getsignal(signal.SIGCHLD) == handler
+    stream = images.stream(work())
+    for _ in range(3):
+        next(stream)
+    assert 3 <= len(asked) <= 3 + torch.get_num_threads()
+    stream.close()
 
 
 def test_of_very_many_pictures_a_sample_decides_whether_kept_or_not(monkeypatch):

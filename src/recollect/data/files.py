@@ -5,26 +5,23 @@ import logging
 import os
 import re
 import stat
-import tarfile
-import threading
 import zipfile
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, Generic, TypeVar, cast
+from typing import IO, Any, BinaryIO, cast
 
 from recollect.data import limits
 from recollect.data.imageset import Item, digest
-from recollect.data.tars import Ahead, Forward, Part, Span, members, tar_opener
+from recollect.data.tars import Unpacked, tar_opener
 from recollect.errors import DataError, PictureError, one_line
 from recollect.images import HEIC_REMEDY, HEIC_SUFFIXES, UNREAD_SUFFIXES, has_picture_suffix
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +36,14 @@ class Entry:
 class Files(ABC):
     """Files by their relative names, such as `train/apple/0001.png`, unless they are hidden or very deep.
 
-    They come sorted, from a tar archive in its own order: read in that order, each is quickly found. They
-    may be read from several threads, and in another process after a fork or from a pickle.
+    They come sorted, from a tar archive in its own order. They may be read from several threads.
     """
 
     path: Path
     names: tuple[str, ...]  # pictures
     others: tuple[str, ...]
     folders: tuple[str, ...]  # those that hold any of them, and empty ones
-    forward_only = False  # whether reading out of order is slow beyond use
+    forward_only = False  # whether reading out of order is too slow to be of use
 
     def __init__(self, path: Path, entries: Mapping[str, Entry], folders: Iterable[str] = ()) -> None:
         self.path = path
@@ -84,8 +80,8 @@ class Files(ABC):
     def open(self, name: str) -> BinaryIO:
         """Open a file of any size, to be read bit by bit and closed; what cannot be read is a `DataError`."""
         place = f"{self.path}/{name}"
-        with _damage_told(place):
-            return io.BufferedReader(_Told(self._stream(name), place), 1 << 18)
+        with _clear_errors(place):
+            return io.BufferedReader(_Stream(self._stream(name), place), 1 << 18)
 
     def credible_size(self, name: str) -> int:
         """Return how many bytes a file has; one that claims far more than it can have is a `DataError`."""
@@ -124,12 +120,12 @@ class ZipFiles(Files):
     """Files in a zip archive."""
 
     def __init__(self, path: Path) -> None:
-        self._archive = _Own(partial(zipfile.ZipFile, path))
         found: dict[str, Entry] = {}
         folders = []
         try:
-            limits.require_few(len(self._archive().infolist()))
-            for info in self._archive().infolist():
+            self._archive = zipfile.ZipFile(path)
+            limits.require_few(len(self._archive.infolist()))
+            for info in self._archive.infolist():
                 kind = stat.S_IFMT(info.external_attr >> 16)
                 if info.is_dir():
                     folders.append(PurePosixPath(info.filename).as_posix())
@@ -149,7 +145,7 @@ class ZipFiles(Files):
 
     def credible_size(self, name: str) -> int:
         """Return the size of a file that is not packed tighter than pictures are."""
-        with _damage_told(f"{self.path}/{name}"):
+        with _clear_errors(f"{self.path}/{name}"):
             self._check(name)
         return self.size(name)
 
@@ -160,7 +156,7 @@ class ZipFiles(Files):
 
     def _stream(self, name: str) -> IO[bytes]:
         self._check(name)
-        return self._archive().open(self._entries[name].place)
+        return self._archive.open(self._entries[name].place)
 
 
 class TarFiles(Files):
@@ -170,50 +166,26 @@ class TarFiles(Files):
         found: dict[str, Entry] = {}
         folders = []
         status = path.stat()
-        with _damage_told(str(path)), Forward(path) as archive:
-            for info in members(archive):
+        with _clear_errors(str(path)), Unpacked(path) as archive:
+            for info in archive.members():
                 if info.isdir():
                     folders.append(PurePosixPath(info.name).as_posix())
                     continue
                 mark = (info.size, int(info.mtime), status.st_size, status.st_mtime_ns)
-                regular = info.isreg() and info.type != tarfile.GNUTYPE_SPARSE
-                _add(found, info.name, Entry(info.size, mark, archive.position), regular)
-            archive.finish()
+                regular = info.isreg() and not info.issparse()
+                _add(found, info.name, Entry(info.size, mark, info.offset_data), regular)
             self.forward_only = archive.compressed
         super().__init__(path, found, folders)
-        spans = {name: Span(entry.place, entry.size) for name, entry in found.items()}
-        self._ahead = _Own(partial(Ahead, path, spans))
+        self._archive = Unpacked(path)
 
     def _content(self, name: str) -> bytes:
-        return self._ahead().read(name) if self.forward_only else super()._content(name)
+        return self._archive.content(self._entries[name].place, self.size(name))
 
     def _stream(self, name: str) -> IO[bytes]:
-        entry = self._entries[name]
-        archive = Forward(self.path)
-        archive.skip(entry.place)
-        return io.BufferedReader(Part(archive, entry.size))
+        return Unpacked(self.path).part(self._entries[name].place, self.size(name))
 
 
-class _Own(Generic[T]):
-    """Something opened, opened anew in another process, which must not move this one's position."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: dict[int, T] = {}
-        self._locks = {os.getpid(): threading.Lock()}
-
-    def __call__(self) -> T:
-        process = os.getpid()
-        with self._locks.setdefault(process, threading.Lock()):
-            if process not in self._made:
-                self._made = {process: self._make()}
-            return self._made[process]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Own, (self._make,)
-
-
-class _Told(io.RawIOBase):
+class _Stream(io.RawIOBase):
     """A file whose errors of all kinds become a `DataError` that names it."""
 
     def __init__(self, stream: IO[bytes], place: str) -> None:
@@ -223,7 +195,7 @@ class _Told(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 -- any writable buffer
-        with _damage_told(self._place):
+        with _clear_errors(self._place):
             return cast("io.BufferedReader", self._inner).readinto(buffer)
 
     def close(self) -> None:
@@ -313,7 +285,7 @@ def _add(found: dict[str, Entry], name: str, entry: Entry, regular: bool) -> Non
 
 
 @contextmanager
-def _damage_told(place: str) -> Iterator[None]:
+def _clear_errors(place: str) -> Iterator[None]:
     """Turn whatever a damaged file raises (zlib.error, LZMAError, EOFError, …) into a `DataError`."""
     try:
         yield

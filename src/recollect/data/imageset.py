@@ -5,14 +5,15 @@ import json
 import logging
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ _SAMPLED_ABOVE = 16e9  # bytes of pictures from which normalisation looks at som
 _SAMPLE = 10_000
 _AT_ONCE = 1 << 22  # values that normalisation adds up at a time
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Source(Protocol):
@@ -76,12 +79,12 @@ class ImageSet:
     def stream(self, work: Iterable[Rows]) -> Generator[tuple[Rows, Pixels], None, None]:
         """Yield each batch of indices with the pixels of its pictures; to be closed if not used up.
 
-        What is decoded on the fly is decoded ahead, in processes that end with the generator.
+        What is decoded on the fly is decoded ahead, in threads that end with the generator.
         """
         if self.on_the_fly:
-            from recollect.data.ahead import read_ahead  # brings torch in
+            import torch
 
-            yield from read_ahead(self.take, work)
+            yield from _ahead(self.take, work, torch.get_num_threads())
         else:
             for indices in work:
                 yield indices, self.take(indices)
@@ -247,24 +250,49 @@ def _room_for(shape: tuple[int, ...]) -> str:
 
 def decoded(source: Undecoded, title: str, *, skip_bad: bool) -> Iterator[Pixels | PictureError]:
     """Decode every picture, in order; without `skip_bad` the first bad one ends it."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
-        for result in track(_in_order(pool, source), title, len(source.items)):
+
+    def one(item: Item | PictureError) -> Pixels | PictureError:
+        try:
+            return item if isinstance(item, PictureError) else source.decode(item)
+        except PictureError as error:
+            return error
+
+    results = _ahead(one, map(_read_in_turn, source.items), 8 * (os.cpu_count() or 1))
+    with closing(results):
+        for _, result in track(results, title, len(source.items)):
             if isinstance(result, PictureError) and not skip_bad:
                 raise PictureError(f"{result} (--skip-bad leaves such pictures out)")
             yield result
 
 
-def _in_order(pool: ThreadPoolExecutor, source: Undecoded) -> Iterator[Pixels | PictureError]:
-    """Decode in parallel, a thousand pictures ahead at most, so that memory stays small."""
+def _read_in_turn(item: Item) -> Item | PictureError:
+    """Read a picture here, not in a thread, where reading out of order is too slow to be of use."""
+    if not item.forward_only:
+        return item
+    try:
+        content = item.read()
+    except PictureError as error:
+        return error
+    return replace(item, read=lambda: content)
 
-    def one(item: Item) -> Pixels | PictureError:
-        try:
-            return source.decode(item)
-        except PictureError as error:
-            return error
 
-    for rows in batches(len(source.items), 1024):
-        yield from pool.map(one, source.items[rows[0] : rows[-1] + 1])
+def _ahead(function: Callable[[T], R], work: Iterable[T], pieces: int) -> Generator[tuple[T, R], None, None]:
+    """Yield each piece of work and what the function gives for it, in order.
+
+    Threads work ahead by some `pieces`, no more, to bound memory. Pillow decodes outside the lock of Python.
+    """
+    pool = ThreadPoolExecutor(os.cpu_count())
+    waiting: deque[tuple[T, Future[R]]] = deque()
+    try:
+        for piece in work:
+            waiting.append((piece, pool.submit(function, piece)))
+            if len(waiting) > pieces:
+                done, result = waiting.popleft()
+                yield done, result.result()
+        for done, result in waiting:
+            yield done, result.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _described(items: Sequence[Item]) -> dict[str, Any]:

@@ -181,7 +181,7 @@ class EpisodesOfPictures(Stage):
         return {"novel": self.judgement.figures(self.model, novel, base, score)["novel"]}
 
     def close(self) -> None:
-        """End the processes that decode ahead, where there are any."""
+        """End the threads that decode ahead, where there are any."""
         self._pictures.close()
 
 

@@ -55,7 +55,7 @@ class BaseClassification(Stage):
         return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
 
     def close(self) -> None:
-        """End the processes that decode ahead, where there are any."""
+        """End the threads that decode ahead, where there are any."""
         self._pictures.close()
 
     @property
@@ -97,7 +97,7 @@ class PicturesByStep:
         return next(self._stream)
 
     def close(self) -> None:
-        """End the processes that decode ahead, where there are any."""
+        """End the threads that decode ahead, where there are any."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
