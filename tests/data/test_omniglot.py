@@ -138,9 +138,9 @@ def test_each_drawing_is_decoded_once(whole, monkeypatch):
     names = []
     real = imageset.read_pixels
 
-    def counting(*arguments, name, **options):
-        names.append(name)
-        return real(*arguments, name=name, **options)
+    def counting(item, *arguments):
+        names.append(item.name)
+        return real(item, *arguments)
 
     monkeypatch.setattr(imageset, "read_pixels", counting)
     omniglot.load(whole, size=SIZE)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -31,6 +32,13 @@ SETTINGS = {
     "checkpoint_seconds": "0",
 }
 OPTIONS = {"extractor": "c32f", "size": 16, "threads": 1}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays():
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +89,12 @@ def test_a_stopped_training_goes_on_with_any_limit_to_the_same_weights(
         patch.setattr(loop, "save_checkpoint", stop_at_step_three)
         with pytest.raises(Stopped, match="step 4 of 6 of stage 1"):
             train(configured(pictures, cache_gb=0), out)
-    assert children(os.getpid()) == []
     assert load_model(out).spec.generator == "mean"
     train(make_config(RunFolder(out).config().model_dump(), {"cache_gb": later}), out, resume=True)
     assert_weights(out, kept)
 
 
-def test_a_picture_that_goes_bad_during_training_is_named_and_leaves_no_process(tmp_path, monkeypatch):
+def test_a_picture_that_goes_bad_during_training_is_named(tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "zoo", {"cat": 12, "dog": 12})
     real = loop.save_checkpoint
 
@@ -102,18 +109,12 @@ def test_a_picture_that_goes_bad_during_training_is_named_and_leaves_no_process(
     )
     with pytest.raises(PictureError, match=r"zoo/cat/\d+\.png: [^\n]*$"):
         train(config, tmp_path / "run")
-    assert children(os.getpid()) == []
 
 
 def test_minutes_can_be_measured_on_the_fly(pictures, tmp_path):
     words = {"data": str(pictures), **OPTIONS, "cache_gb": 0, "minutes": 0.05}
     train(make_config({}, words, {**SETTINGS, "stage1.steps": "9999999"}), tmp_path / "run")
     assert RunFolder(tmp_path / "run").config().stage1.steps < 9999999
-    assert children(os.getpid()) == []
-
-
-def children(process):
-    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
 
 
 def wait_until(condition, seconds=120):
@@ -123,16 +124,8 @@ def wait_until(condition, seconds=120):
         time.sleep(0.02)
 
 
-def is_running(process):
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_to_everyone_ends_the_run_and_its_workers_in_order(pictures, tmp_path, number):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_the_threads_that_decode_in_order(pictures, tmp_path, number):
     out = tmp_path / "run"
     command = f"train {pictures} --out {out} --threads 1 --extractor c32f --size 16 --cache-gb 0"
     settings = {**SETTINGS, "stage1.steps": "1000000", "stage1.evaluations": "1"}
@@ -144,16 +137,10 @@ def test_a_signal_to_everyone_ends_the_run_and_its_workers_in_order(pictures, tm
         start_new_session=True,
     )
     wait_until(lambda: RunFolder(out).checkpoint(1).exists() or process.poll() is not None)
-    workers = children(process.pid)
-    assert workers
     os.killpg(process.pid, number)  # as a terminal does on Ctrl-C
     _, complaint = process.communicate(timeout=120)
-    wait_until(lambda: not any(map(is_running, workers)), seconds=10)
     assert "Traceback" not in complaint
-    if number == signal.SIGKILL:
-        assert process.returncode == -signal.SIGKILL
-    else:
-        assert process.returncode == 130
-        assert complaint.count("\n") == 1
-        assert "holds a usable model" in complaint
-        assert load_model(out).spec.generator == "mean"
+    assert process.returncode == 130
+    assert complaint.count("\n") == 1
+    assert "holds a usable model" in complaint
+    assert load_model(out).spec.generator == "mean"
