@@ -35,7 +35,8 @@ os.umask(0o022)
 import itertools
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,6 +56,13 @@ settings.load_profile("recollect")
 
 SIZE = 16  # the smallest picture that the conv nets take: c32f gives d = 32
 _cache_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_at_home() -> Iterator[None]:
+    """Let nothing be written to the user's own folder but the caches of libraries."""
+    yield
+    assert {path.name for path in Path(_home.name).iterdir()} <= {"matplotlib", "torch"}
 
 
 @pytest.fixture(autouse=True)
