@@ -455,6 +455,8 @@ def test_a_read_only_store_can_be_read_and_refuses_to_be_taught(shared, modes, a
     if not at_work:
         store.close()
     folder_mode, file_mode = modes
+    if at_work and file_mode & 0o200 and os.getuid() != 0:
+        pytest.skip("SQLite's files are there already, and their owner may write to them")
     path.chmod(file_mode)
     shared.chmod(folder_mode)
     before = path.read_bytes()
