@@ -1,7 +1,7 @@
 """Our error types: each says what was wrong, where, and what to do about it.
 
-The command line turns any :class:`RecollectError` into one line and exit code 2; every other
-exception is a bug and is shown as it is.
+The command line turns any :class:`RecollectError` into one line and exit code 2. Any other exception is a bug
+and shows a traceback.
 """
 
 JOINERS = "\u200c\u200d"  # unseen, but Persian is spelled with them, and emoji are joined by them
@@ -20,7 +20,7 @@ def one_line(text: object) -> str:
 
 
 class RecollectError(Exception):
-    """Something the caller can mend: the message says what, where and how, in one line."""
+    """Something you can fix: the message says in one line what is wrong, where, and what to do."""
 
     def __str__(self) -> str:
         return one_line(super().__str__())
@@ -31,40 +31,40 @@ class PictureError(RecollectError):
 
 
 class DataError(RecollectError):
-    """A data set that is missing, damaged, or too small for what is asked of it."""
+    """A data set that is missing, damaged or too small."""
 
 
 class ModelError(RecollectError):
-    """A model file that cannot be used, or an impossible model."""
+    """A model that cannot be read, built or used."""
 
 
 class ExtraError(ModelError):
-    """A part of the package that is not installed; the message has the command that installs it."""
+    """An optional dependency that is not installed; the message has the command that installs it."""
 
 
 class ConfigError(RecollectError):
-    """A configuration that is wrong or contradicts an earlier one."""
+    """A setting that is wrong, or that contradicts the run it would resume."""
 
 
 class Diverged(RecollectError):  # noqa: N818
-    """A training's loss is no number any more."""
+    """The loss of a training became infinite or NaN."""
 
 
 class Stopped(RecollectError):  # noqa: N818
-    """The work was asked to stop; the message says what is kept and how to go on."""
+    """The user stopped the work; the message says what was kept and how to continue."""
 
 
 class StorageError(RecollectError):
-    """A file that could not be written; whatever stood there before is intact."""
+    """A file that could not be written; the old file is intact."""
 
 
 class StoreError(RecollectError):
-    """A store of taught categories that cannot be used, or a category that is not in it."""
+    """A store that cannot be used, or a category that is not in it."""
 
 
 class ArgumentError(RecollectError, ValueError):
-    """An argument that no call takes; a ValueError too."""
+    """A wrong argument; also a `ValueError`."""
 
 
 class EstimatorError(RecollectError, ValueError):
-    """What an estimator cannot use; a ValueError too, as scikit-learn's conventions ask."""
+    """Data or parameters that the estimator cannot use; also a `ValueError`, as scikit-learn expects."""

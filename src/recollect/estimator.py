@@ -1,4 +1,4 @@
-"""The scikit-learn face, for people who bring their own features."""
+"""The scikit-learn estimator, for people who have their own features."""
 
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -29,25 +29,25 @@ class _Lesson:
 
 
 class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """A classifier of features that is taught further categories while it is used, without refitting.
+    """A classifier of features that you can teach new categories at any time, without refitting.
 
-    `fit` learns the base categories as the paper's two stages do: W_base and τ of the cosine classifier by
-    ordinary classification, then the generator on episodes in which base categories play novel. `teach`
-    adds categories from one to a few examples at once and leaves the scores of all others as they were,
-    bit for bit; `forget` takes one away again.
+    `fit` learns the base categories in the paper's two stages. Stage 1 trains W_base and τ of the cosine
+    classifier by ordinary classification. Stage 2 trains the generator on episodes in which some base
+    categories act as novel ones. `teach` adds categories from one or a few examples and leaves the scores of
+    all others the same, bit for bit. `forget` removes one again.
 
-    Episodes need at least two categories of two examples; without them `generator_` is "mean". Categories
-    count alike, whatever their numbers of examples.
+    Every category is weighted equally, however many examples it has. Episodes need at least two categories
+    with two examples each; without them `generator_` is "mean".
 
     Parameters
     ----------
     generator : {"attention", "average", "mean"}, default="attention"
-        How the vector of a taught category is made of its examples (Eq. 8, 6 and 5 of the paper). "mean"
-        learns nothing on episodes; "attention" takes memory and time for d × d weights, and pays where there
-        are many base categories to lean on.
+        How the vector of a taught category is made from its examples (Eq. 8, 6 and 5 of the paper). "mean"
+        needs no stage 2. "attention" has d × d weights, which take memory and time; it pays off when there
+        are many base categories.
     centre : bool, default=True
-        Subtract the mean of the base features before they are brought to unit length. Features that come
-        after a ReLU are all positive and hardly differ in direction without it.
+        Subtract the mean of the base features before normalising to unit length. Features after a ReLU are
+        all positive, so without centring they all point in similar directions.
     steps : int, default=200
         Training steps of each of the two stages.
     learning_rate : float, default=0.05
@@ -58,8 +58,8 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     classes_ : ndarray
-        Base classes, sorted; after `teach` followed by the taught ones, in the order of teaching (sorted
-        within one call). Columns of scores and probabilities are in this order.
+        Base classes, sorted, then taught classes in the order of teaching (sorted within one call). The
+        columns of scores and probabilities are in this order.
     n_base_ : int
         How many of `classes_` are base classes.
     generator_ : str
@@ -101,7 +101,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Learn the base categories from features (n, d) and their labels (n,); drop all taught before."""
+        """Learn the base categories from features (n, d) and labels (n,); forget everything taught before."""
         self._check_parameters()
         features, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
