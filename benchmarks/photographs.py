@@ -54,7 +54,7 @@ from recollect.training.runfolder import RunFolder
 from recollect.training.selection import Judgement
 from recollect.training.stage1 import augmentation
 from recollect.training.starting import starting_model
-from recollect.training.train import learn_base, learn_generator, new_model, resolve
+from recollect.training.train import learn_stage_one, learn_stage_two, new_model, resolve
 
 LITE0 = "efficientnet-lite0"
 BASE, LEARNED, HELD, SUPPORT = 41, 8, 2, 5  # HELD pictures choose the model; the rest are reported on
@@ -150,8 +150,8 @@ def one_split(images, plain, views, centred, config):
             taken = None if kind == "mean" else f"{name}/mean"
             own = config.model_copy(update={"generator": kind, "stage1_from": taken})
             folder.restart(own)
-            models[kind] = learn_base(own, split, folder, None, frozen)
-            learn_generator(models[kind], own, split, folder, None, frozen.views, frozen.held_out)
+            models[kind] = learn_stage_one(own, split, folder, None, frozen)
+            learn_stage_two(models[kind], own, split, folder, None, frozen.views, frozen.held_out)
             biases[kind] = read_header(folder.model).calibration.bias
     seen = plain - centre
     support = np.stack([drawn[label][:SUPPORT] for label in novel])

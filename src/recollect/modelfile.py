@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from recollect.errors import ExtraError, ModelError
-from recollect.model.spec import Calibration, Frozen, ModelSpec, is_own_code
+from recollect.model.spec import Calibration, ModelSpec, Value, is_own_code
 from recollect.pretrained import PUBLISHED, extractor_weights
 from recollect.system.disk import replacing_file
 
@@ -38,7 +38,7 @@ _STATISTICS = {"running_mean", "running_var", "num_batches_tracked", _CENTRE}
 READY = ("imagenet",)  # models that come with the package
 
 
-class TrainedOn(Frozen):
+class TrainedOn(Value):
     """What an evaluation must know of the training's data, to hold out the same pictures and categories."""
 
     split: Annotated[str, Field(pattern=r"^(\d+|\{.*\})$")] | None = None  # a number, or JSON
@@ -49,7 +49,7 @@ class TrainedOn(Frozen):
 Id = Annotated[int, Field(ge=1, lt=2**53)]
 
 
-class KeptExample(Frozen):
+class KeptExample(Value):
     """The words for a taught picture in a model file."""
 
     id: Id
@@ -57,7 +57,7 @@ class KeptExample(Frozen):
     thumbnail: Annotated[int, Field(ge=0)]  # bytes of it, 0 for none
 
 
-class KeptCategory(Frozen):
+class KeptCategory(Value):
     """The words for a taught category in a model file; its features are among the tensors."""
 
     id: Id
@@ -65,7 +65,7 @@ class KeptCategory(Frozen):
     examples: Annotated[tuple[KeptExample, ...], Field(min_length=1)]
 
 
-class Header(Frozen):
+class Header(Value):
     """The words of a model file: what the model is, where it comes from, what it was taught since."""
 
     format: int = FORMAT

@@ -32,7 +32,7 @@ from recollect.training.config import make_config, read_preset
 from recollect.training.loop import stop_on_signals
 from recollect.training.runfolder import RunFolder
 from recollect.training.stage2 import make_views
-from recollect.training.train import learn_base, learn_generator, resolve
+from recollect.training.train import learn_stage_one, learn_stage_two, resolve
 
 TASKS = 600
 SHOTS = (1, 5)
@@ -81,11 +81,11 @@ def train_generators(split: Split, out: Path, seed: int) -> dict[str, Model]:
     first, second = RunFolder(out / "model"), RunFolder(out / "average")
     first.restart(config)
     with stop_on_signals() as stop:
-        views = make_views(learn_base(config, split, first, stop), split, config, stop)
-        learn_generator(load_model(first.stage_one_model), config, split, first, stop, views)
+        views = make_views(learn_stage_one(config, split, first, stop), split, config, stop)
+        learn_stage_two(load_model(first.stage_one_model), config, split, first, stop, views)
         config = make_config(config.model_dump(), {"generator": "average", "stage1_from": str(first.path)})
         second.restart(config)
-        learn_generator(learn_base(config, split, second, stop), config, split, second, stop, views)
+        learn_stage_two(learn_stage_one(config, split, second, stop), config, split, second, stop, views)
     return {
         "mean": load_model(first.stage_one_model),
         "average": load_model(second.model),

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from recollect.data.imageset import ImageSet, Library
 from recollect.errors import DataError
-from recollect.model.spec import Frozen
+from recollect.model.spec import Value
 
 MIN_PICTURES = 8
 Part = Literal["val", "test"]
@@ -59,7 +59,7 @@ class Reserved(NamedTuple):
     test: tuple[str, ...] = ()
 
 
-class _SplitFile(Frozen):
+class _SplitFile(Value):
     """What a file for --split holds."""
 
     val: tuple[str, ...] = ()

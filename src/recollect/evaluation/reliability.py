@@ -43,6 +43,7 @@ def auroc(known: Floats, unknown: Floats) -> float:
     >>> auroc(np.array([3.0, 1.0]), np.array([0.0, 1.0]))
     0.875
     """
-    ordered = np.sort(unknown)
-    below = np.searchsorted(ordered, known, side="left") + np.searchsorted(ordered, known, side="right")
-    return float(below.mean() / (2 * len(unknown)))
+    from sklearn.metrics import roc_auc_score
+
+    is_known = np.repeat([1, 0], [len(known), len(unknown)])
+    return float(roc_auc_score(is_known, np.concatenate([known, unknown])))

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from recollect.data.splits import Split
 from recollect.features import FeatureSet
-from recollect.methods.frozen import FrozenFeatures
+from recollect.methods.frozen_features import FrozenFeatures
 from recollect.methods.method import FeatureScores
 from recollect.model.classifier import unit
 from recollect.model.model import Model

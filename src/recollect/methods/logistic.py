@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from recollect.data.splits import Split
 from recollect.errors import DataError
 from recollect.features import FeatureSet, cached_features
-from recollect.methods.frozen import FrozenFeatures
+from recollect.methods.frozen_features import FrozenFeatures
 from recollect.methods.method import FeatureScores
 from recollect.model.model import Model
 from recollect.training.config import Config

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from recollect.data.splits import Split
 from recollect.features import FeatureSet, category_means, extract
-from recollect.methods.frozen import FrozenFeatures
+from recollect.methods.frozen_features import FrozenFeatures
 from recollect.methods.method import FeatureScores, squared_distances
 from recollect.model.model import Model
 

@@ -17,13 +17,13 @@ def is_own_code(extractor: str | None) -> TypeGuard[str]:
     return extractor is not None and extractor.startswith(OWN_CODE)
 
 
-class Frozen(BaseModel):
+class Value(BaseModel):
     """A value that is checked when made and never changes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Preprocessing(Frozen):
+class Preprocessing(Value):
     """How a picture becomes the extractor's input; travels with the weights, so nobody has to know it.
 
     The short side is resized to `short_side` (default: `size`), the centre of `size` × `size` is kept,
@@ -44,7 +44,7 @@ class Preprocessing(Frozen):
         return self
 
 
-class ModelSpec(Frozen):
+class ModelSpec(Value):
     """Extractor, classifier, generator, preprocessing and the names of the base categories."""
 
     extractor: str
@@ -62,7 +62,7 @@ class ModelSpec(Frozen):
         return self
 
 
-class Unknown(Frozen):
+class Unknown(Value):
     """When a picture is of no known category: when its best score is too low.
 
     A picture's clearance is its best score, bias included, − threshold − rise · ln(1 + taught categories);
@@ -81,7 +81,7 @@ class Unknown(Frozen):
 Bias = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
-class Calibration(Frozen):
+class Calibration(Value):
     """How scores become answers one can use; fitted on validation categories and pictures.
 
     Probabilities are softmax((scores + bias of taught ones) / temperature). The bias is one number, or one

@@ -17,7 +17,7 @@ from recollect.data.splits import Part, Split
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import ConfigError, DataError
 from recollect.methods import find_method
-from recollect.model.spec import Frozen
+from recollect.model.spec import Value
 from recollect.pretrained import brings_weights
 from recollect.reproduce.results import write_json
 from recollect.reproduce.rows import SELECTED, SHOTS, TABLES, TASK_SEED, Settings, Table, Training
@@ -33,7 +33,7 @@ _MARGIN = 0.9
 _RECIPES = {"cifar-fs": "cifar-fs-c64f-table"}  # where the tables have one of their own
 
 
-class Plan(Frozen):
+class Plan(Value):
     """Everything that decides what a reproduction gives, but for the place of the data and of the results."""
 
     table: str

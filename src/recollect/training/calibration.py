@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from recollect.data.tasks import TaskSampler, TaskShape, task_sampler
 from recollect.evaluation.evaluate import ScoringFunction, model_scores
-from recollect.evaluation.metrics import Scores, task_figures
+from recollect.evaluation.metrics import Scores, answers, harmonic, joint_curve, task_figures
 from recollect.evaluation.reliability import auroc, calibration_error
 from recollect.features import FeatureSet
 from recollect.model.model import Model
@@ -33,7 +33,6 @@ _QUERIES = 75  # of taught categories in a task, about
 _TASKS = 250  # of each number of ways
 _GATHERED = 1 << 23  # values of features in memory at a time
 _SCORES = 1 << 23  # scores of one number of ways in memory
-_HALVINGS = 40
 
 Doubles = npt.NDArray[np.float64]
 
@@ -173,18 +172,9 @@ def fit_bias(scored: Sequence[Scored]) -> float:
 
 def _harmonic_steps(scored: Scored) -> tuple[Tensor, Tensor]:
     """Return the biases at which an answer changes, and what each adds to the sum of harmonic means."""
-    scores = scored.scores
-    novel_best, novel_choice = scores.novel_novel.double().max(2)
-    novel_gaps = scores.novel_base.double().amax(2) - novel_best
-    base_best, base_choice = scores.base_base.double().max(2)
-    base_gaps = base_best - scores.base_novel.double().amax(2)
-    gained = (novel_choice == scored.novel_targets).double() / novel_gaps.shape[1]
-    lost = (base_choice == scored.base_targets).double() / base_gaps.shape[1]
-    gaps, order = torch.cat([novel_gaps, base_gaps], 1).sort(dim=1, stable=True)
-    n = torch.cat([gained, torch.zeros_like(lost)], 1).gather(1, order).cumsum(1)
-    b = torch.cat([torch.zeros_like(gained), -lost], 1).gather(1, order).cumsum(1) + lost.sum(1, keepdim=True)
-    harmonic = 2 * n * b / (n + b).clamp(min=1e-12)
-    return gaps.flatten(), harmonic.diff(dim=1, prepend=torch.zeros_like(harmonic[:, :1])).flatten()
+    given = answers(*scored)
+    gaps = torch.cat([given.novel_gap, given.base_gap], 1).double().sort(dim=1).values
+    return gaps.flatten(), harmonic(*joint_curve(given)).diff(dim=1).flatten()
 
 
 def fit_temperature(queries: Queries, pictures: int) -> float:
@@ -193,18 +183,23 @@ def fit_temperature(queries: Queries, pictures: int) -> float:
     Answers count as if one of `pictures` + 2 were given blindly: a few pictures that are all right do not
     make a model certain of everything. The likelihood is concave in 1/T, so its slope is 0 in one place.
     """
+    from scipy.optimize import brentq
+
     scores, targets = queries
     blind = 1 / (pictures + 2)
     there = scores.isfinite()
     finite = scores.masked_fill(~there, 0)
     right = scores.gather(1, targets.unsqueeze(1)).squeeze(1)
     wanted = ((1 - blind) * right + blind * finite.sum(1) / there.sum(1)).double().mean()
+
+    def slope(logarithm: float) -> float:
+        found = ((scores / exp(logarithm)).softmax(1) * finite).sum(1).double().mean()
+        return float(found - wanted)
+
     low, high = log(COLDEST), log(HOTTEST)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        found = ((scores / exp(middle)).softmax(1) * finite).sum(1).double().mean()
-        low, high = (middle, high) if found > wanted else (low, middle)
-    return exp((low + high) / 2)
+    if slope(low) <= 0:
+        return COLDEST
+    return HOTTEST if slope(high) >= 0 else exp(brentq(slope, low, high, xtol=1e-6))
 
 
 def joint_error(queries: Queries, temperature: float = 1.0) -> float:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from recollect.data.imageset import CACHE_GB
 from recollect.errors import ConfigError
-from recollect.model.spec import ClassifierKind, Frozen, GeneratorKind
+from recollect.model.spec import ClassifierKind, GeneratorKind, Value
 from recollect.modelfile import PAPER
 from recollect.pretrained import brings_weights
 from recollect.training.schedules import OneCycle, Steps
@@ -21,7 +21,7 @@ Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 
 
-class StageOne(Frozen):
+class StageOne(Value):
     """Ordinary classification of the base categories: θ, W_base and τ are learned."""
 
     passes: Annotated[float, Field(gt=0, le=1e6)] = (
@@ -45,7 +45,7 @@ class StageOne(Frozen):
         )
 
 
-class StageTwo(Frozen):
+class StageTwo(Value):
     """Episodes on cached features: φ, keys and γ are learned, W_base and τ go on learning."""
 
     steps: Positive = 6000
@@ -64,7 +64,7 @@ class StageTwo(Frozen):
     evaluations: Positive = 10
 
 
-class EpisodicRecipe(Frozen):
+class EpisodicRecipe(Value):
     """Episodes of pictures, for methods that learn from nothing else; the rest of their recipe is stage 1's.
 
     Their steps are as many as show about the same number of pictures as stage 1.
@@ -75,7 +75,7 @@ class EpisodicRecipe(Frozen):
     episodes: Positive = 8  # in a step
 
 
-class Config(Frozen):
+class Config(Value):
     """Everything that decides the weights a training ends with."""
 
     preset: str | None = None

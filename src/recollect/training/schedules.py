@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from recollect.model.spec import Frozen
+from recollect.model.spec import Value
 
 
-class OneCycle(Frozen):
+class OneCycle(Value):
     """Rise linearly to `peak` during `warm_up` of the run, then fall along a cosine to nothing.
 
     >>> schedule = OneCycle(kind="one-cycle", peak=0.4, warm_up=0.2)
@@ -27,7 +27,7 @@ class OneCycle(Frozen):
         return self.peak * (1 + cos(pi * (share - self.warm_up) / (1 - self.warm_up))) / 2
 
 
-class Steps(Frozen):
+class Steps(Value):
     """Constant rates, each until an epoch: ((20, 0.1), (40, 0.006), …); the last epoch is the run's end.
 
     >>> Steps(kind="steps", rates=((20, 0.1), (40, 0.006))).rate(0.49)

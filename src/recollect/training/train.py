@@ -41,10 +41,10 @@ Check = Callable[[Config, Split], object]
 def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
     """Train the paper's model."""
     frozen = views_of_frozen(config, split, stop)
-    model = learn_base(config, split, folder, stop, frozen)
+    model = learn_stage_one(config, split, folder, stop, frozen)
     machine.give_back_freed_memory()
     views, held_out = (frozen.views, frozen.held_out) if frozen else (None, None)
-    learn_generator(model, config, split, folder, stop, views, held_out)
+    learn_stage_two(model, config, split, folder, stop, views, held_out)
 
 
 def views_of_frozen(config: Config, split: Split, stop: threading.Event) -> FrozenViews | None:
@@ -157,7 +157,7 @@ def new_model(config: Config, split: Split) -> Model:
     return starting_model(spec).to(config.device)
 
 
-def learn_base(
+def learn_stage_one(
     config: Config,
     split: Split,
     folder: RunFolder,
@@ -201,7 +201,7 @@ def _stage_one(model: Model, split: Split, config: Config, frozen: FrozenViews |
     return BaseClassification(model, split, config)
 
 
-def learn_generator(
+def learn_stage_two(
     model: Model,
     config: Config,
     split: Split,

@@ -12,7 +12,7 @@ from recollect.model.model import Model
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.runfolder import RunFolder
-from recollect.training.train import learn_base, save_trained, stage_one_facts, train, views_of_frozen
+from recollect.training.train import learn_stage_one, save_trained, stage_one_facts, train, views_of_frozen
 
 
 class FrozenFeatures(ABC):
@@ -47,7 +47,7 @@ class FrozenFeatures(ABC):
         train(self.settled(config), out, resume=resume, learn=self._learn, check=self.check)
 
     def _learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
-        model = learn_base(config, split, folder, stop, views_of_frozen(config, split, stop))
+        model = learn_stage_one(config, split, folder, stop, views_of_frozen(config, split, stop))
         self.finish(model, split)
         save_trained(folder.model, model, config, finished=True, method=self.name, **stage_one_facts(folder))
         draw_curves(folder)
