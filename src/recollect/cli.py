@@ -168,7 +168,8 @@ def main() -> None:
             raise
         message = one_line(" ".join(error.format_message().split()))  # which is wrapped to several lines
         message = message.replace("Value error, ", "")
-        _end(f"{message} (see recollect {' '.join([*sys.argv[1:2], '--help'])})", 2)
+        command = [] if "No such command" in message else sys.argv[1:2]
+        _end(f"{message} (see {' '.join(['recollect', *command, '--help'])})", 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 

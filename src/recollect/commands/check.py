@@ -14,6 +14,7 @@ from rich.text import Text
 
 from recollect.commands import pictures
 from recollect.commands.opening import Target
+from recollect.commands.printing import counted
 from recollect.data.folder import find_items
 from recollect.errors import DataError, one_line
 from recollect.evaluation.confusion import UNKNOWN, Confusion, confusion_figure
@@ -129,9 +130,10 @@ def draw_confusion(path: Path, confusion: Confusion) -> None:
 def _title(report: dict[str, Any]) -> str:
     lines = []
     if report["categories"]:
+        mean = f"; mean over {len(report['categories'])} categories {report['mean_accuracy']:.1f} %"
         lines.append(
-            f"{report['accuracy']:.1f} % of {report['pictures']} pictures are recognised; "
-            f"mean over {len(report['categories'])} categories {report['mean_accuracy']:.1f} %"
+            f"{report['accuracy']:.1f} % of {counted(report['pictures'], 'picture')} are recognised"
+            f"{mean if len(report['categories']) > 1 else ''}"
         )
     if "against" in report and report["against"]["categories"]:
         other = report["against"]

@@ -48,8 +48,9 @@ def unused(out: Path) -> Path:
 
 def new_text(result: dict[str, Any]) -> str:
     """Return what `new` prints."""
+    path = Path(result["model"])
+    model = str(path.parent if path.name == FILE_NAME else path)
     again = f" --extractor {result['extractor']}" if is_own_code(result["extractor"]) else ""
     return (
-        f"{result['model']} knows no category yet. Teach it: "
-        f"recollect teach {shlex.quote(result['model'])} NAME PICTURE…{again}"
+        f"{model} knows no category yet. Teach it: recollect teach {shlex.quote(model)} NAME PICTURE…{again}"
     )
