@@ -13,7 +13,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from pretrained import needs_weights
-from recollect import methods
+from recollect.commands import train as train_command
 from recollect.errors import ConfigError, ModelError, Stopped
 from recollect.features import extract
 from recollect.modelfile import fingerprint, load_model, read_header
@@ -200,7 +200,7 @@ def asked(run, pictures, tmp_path, monkeypatch):
     def configuration(*words):
         found = []
         learner = SimpleNamespace(train=lambda config, *_, **__: found.append(config))
-        monkeypatch.setattr(methods, "find_method", lambda _: learner)
+        monkeypatch.setattr(train_command, "find_method", lambda _: learner)
         code, _, err = run("train", pictures, *words, "--out", tmp_path / "run")
         assert code == 0, err
         return found[0]
