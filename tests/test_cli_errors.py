@@ -292,7 +292,7 @@ def test_a_checkpoint_of_another_format(refused, unfinished, zoo):
     path = unfinished / "stage1.checkpoint.safetensors"
     save_file({"weights/x": torch.ones(1)}, path, metadata={"checkpoint": '{"format": 99, "step": 1}'})
     said = refused("train", zoo, "--out", unfinished, "--resume")
-    assert "stage1.checkpoint.safetensors is of another version of recollect" in said
+    assert "stage1.checkpoint.safetensors was written by another version of recollect" in said
 
 
 def test_a_damaged_checkpoint(refused, unfinished, zoo):

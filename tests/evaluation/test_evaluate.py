@@ -189,3 +189,26 @@ def test_too_few_pictures_are_noticed_before_the_extractor_runs(tiny_model, tiny
         evaluate(tiny_model, tiny_split, shots=(1, 6), ways=3, queries=4, tasks=5)
     with pytest.raises(DataError, match="7 ways"):
         evaluate(tiny_model, tiny_split, shots=(1,), ways=7, queries=2, tasks=5)
+
+
+def test_where_only_held_out_pictures_count_it_is_said_how_many_they_are(tiny_model, make_split):
+    split = make_split(reserve=False, train=11, held=2)
+    with pytest.raises(
+        DataError,
+        match=r"'base-0' has 2 pictures and needs 6 .* \(--ways 2 --shots 1 --queries 1 would do\)\. Only "
+        r"pictures held out from training count: of the 15 of 'base-0' these are 2\. .* --split",
+    ):
+        evaluate(tiny_model, split, shots=(5,), ways=2, queries=1)
+    assert evaluate(tiny_model, split, shots=(1,), ways=2, queries=1, tasks=2)
+
+
+def test_what_a_training_measured_is_said_in_the_users_words():
+    from recollect.commands.train import train_text
+
+    result = {"model": "runs/a/model.safetensors", "validation": {"novel": 61.04, "base": 84.2, "both": 70.0}}
+    assert train_text(result) == (
+        "runs/a/model.safetensors\nRight answers on held-out pictures: 84.2 % among the trained categories, "
+        "61.0 % among new categories taught from a few pictures, 70.0 % among all of them together."
+    )
+    assert "trained" not in train_text({**result, "validation": {"novel": 61.04}})
+    assert train_text({**result, "validation": {}}) == "runs/a/model.safetensors"

@@ -36,9 +36,16 @@ def train(
 
 
 def train_text(result: dict[str, Any]) -> str:
-    """Return what `train` prints."""
-    figures = ", ".join(f"{name.capitalize()} {value:.1f} %" for name, value in result["validation"].items())
-    return f"{result['model']}\nOn validation tasks: {figures}" if figures else str(result["model"])
+    """Return what `train` prints: the model, and how often it is right on held-out pictures."""
+    measured = result["validation"]
+    words = {
+        "base": "among the trained categories",
+        "novel": "among new categories taught from a few pictures",
+        "both": "among all of them together",
+    }
+    parts = [f"{measured[name]:.1f} % {where}" for name, where in words.items() if name in measured]
+    right = f"\nRight answers on held-out pictures: {', '.join(parts)}." if parts else ""
+    return f"{result['model']}{right}"
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -184,9 +185,8 @@ def evaluate(
     by = by or PaperScorer()
     queries = queries or split.queries
     novel_images, base_images = split.evaluated(part)
-    sampler = task_sampler(base_images, novel_images)
     for count in shots:  # before the extractor runs for minutes
-        sampler.check(TaskShape(ways, count, queries))
+        _require_tasks(split, part, TaskShape(ways, count, queries))
     novel = None if novel_images is None else cached_features(model, novel_images)
     base = cached_features(model, base_images)
     score = by.scores(model, novel, base, split)
@@ -201,6 +201,27 @@ def evaluate(
         }
         results.append({"shots": count, **reported})
     return results
+
+
+def _require_tasks(split: Split, part: Part, shape: TaskShape) -> None:
+    """Refuse tasks that the pictures do not allow; where only held-out ones count, say how many those are."""
+    novel, base = split.evaluated(part)
+    try:
+        task_sampler(base, novel).check(shape)
+    except DataError as error:
+        if novel is not None:
+            raise
+        held, *others = (
+            np.bincount(images.labels, minlength=len(split.categories))
+            for images in (base, split.base_train, split.base_val, split.base_test)
+        )
+        small = int((held < shape.shots + shape.queries).argmax())
+        given = sum(int(sizes[small]) for sizes in others)
+        raise DataError(
+            f"{error}. Only pictures held out from training count: of the {given} of "
+            f"'{split.categories[small]}' these are {held[small]}. "
+            "Train with --split to reserve whole categories, or try new pictures with `recollect check`"
+        ) from error
 
 
 def load_trained(
