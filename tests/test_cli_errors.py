@@ -88,7 +88,7 @@ def test_a_process_ends_with_code_2_and_one_line(tmp_path):
     words = [sys.executable, "-m", "recollect.cli", "train", "imagenette:x", "--out", str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("recollect: 'imagenette:x' is no layout that recollect knows")
+    assert done.stderr.startswith("recollect: 'imagenette:x' is not a layout that recollect knows")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -96,7 +96,7 @@ def test_a_process_ends_with_code_2_and_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ("imagenette:photos", "is no layout that recollect knows"),
+        ("imagenette:photos", "is not a layout that recollect knows"),
         ("no/such/folder", "there is no folder or archive at no/such/folder"),
         ("cifar-fs:no/such/folder", "there is no folder or archive at no/such/folder"),
         ("x" * 5000, "name too long"),
@@ -119,7 +119,7 @@ def test_a_folder_without_categories(refused, out, tmp_path):
 
 def test_a_damaged_archive(refused, out, tmp_path):
     (tmp_path / "zoo.zip").write_bytes(b"PK\x03\x04 and then nothing")
-    assert "zoo.zip is not a zip archive" in refused(*train(tmp_path / "zoo.zip", out))
+    assert "zoo.zip is neither a zip nor a tar archive" in refused(*train(tmp_path / "zoo.zip", out))
 
 
 def test_a_picture_that_does_not_decode_is_named(refused, run, out, tmp_path):

@@ -571,8 +571,8 @@ def test_folders_without_pictures(model, refused, tmp_path):
     (tmp_path / "empty").mkdir()
     write_picture(tmp_path / "deep" / "below" / "a.png")
     for folder in (tmp_path / "empty", tmp_path / "deep"):
-        assert "no pictures lie directly in this folder" in refused("predict", model, folder)
-        assert "no pictures lie directly in this folder" in refused("teach", model, "okapi", folder)
+        assert "there are no pictures directly in this folder" in refused("predict", model, folder)
+        assert "there are no pictures directly in this folder" in refused("teach", model, "okapi", folder)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_weights_are_read_where_no_copy_can_be_kept(monkeypatch, tmp_path, caplo
     (tmp_path / "file").touch()
     monkeypatch.setenv("RECOLLECT_CACHE", str(tmp_path / "file"))
     assert extractor_weights(LITE0)
-    assert "read anew each time" in caplog.text
+    assert "the pretrained weights are not cached" in caplog.text
 
 
 @needs_weights

@@ -1,7 +1,7 @@
-"""Weights learned on ImageNet, out of the packages of the extra `pretrained`.
+"""Weights pretrained on ImageNet, from the packages of the extra `pretrained`.
 
-Nothing of those packages is imported or run: of each, one file is read, a pickle of tensors and nothing else,
-which is known by its digest. A copy of it as safetensors is kept in the cache.
+Nothing in those packages is imported or run: one file of each is read, a pickle of tensors and nothing else,
+whose digest is checked. A copy of it as safetensors is cached.
 """
 
 import hashlib
@@ -72,8 +72,8 @@ PUBLISHED = {
 }
 
 
-def brings_weights(extractor: str) -> bool:
-    """Say whether an extractor is trained when we get it: by name, or a caller's own."""
+def is_pretrained(extractor: str) -> bool:
+    """Say whether an extractor comes with weights: a published one, or your own code."""
     return extractor in PUBLISHED or is_own_code(extractor)
 
 
@@ -112,7 +112,7 @@ def _weights(name: str) -> Tensors:
         with replacing_file(path) as part:
             part.write_bytes(save(weights))
     except StorageError as error:
-        log.warning("the weights are read anew each time: %s", error)
+        log.warning("the pretrained weights are not cached: %s", error)
     return weights
 
 

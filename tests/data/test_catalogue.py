@@ -49,7 +49,7 @@ def test_what_cannot_be_read_out_of_order_is_not_decoded_on_the_fly(zoo, kind):
     if kind in {"zip", "tar"}:
         assert load_data(packed, size=16, cache_gb=0).base_train.on_the_fly
         return
-    with pytest.raises(DataError, match=r"lies in a compressed tar.* --cache-gb 1$"):
+    with pytest.raises(DataError, match=r"is in a compressed tar.* --cache-gb 1$"):
         load_data(packed, size=16, cache_gb=0)
     kept = load_data(packed, size=16, cache_gb=1)
     assert load_data(packed, size=16, cache_gb=0).base_train.key == kept.base_train.key  # it is in the cache

@@ -171,13 +171,13 @@ def test_folders_and_long_names_in_a_tar_count_as_entries(tmp_path, monkeypatch)
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
 def test_something_compressed_that_is_no_tar_is_called_so(tmp_path, compress, content):
     (tmp_path / "train.gz").write_bytes(compress(content))
-    with pytest.raises(DataError, match=r"train\.gz: what is compressed in it is no tar archive: unpack it"):
+    with pytest.raises(DataError, match=r"train\.gz: its compressed content is not a tar archive: unpack it"):
         open_files(tmp_path / "train.gz")
 
 
 def test_a_file_that_is_no_archive_is_refused_by_name(tmp_path):
     (tmp_path / "photos.rar").write_bytes(b"Rar!" + bytes(100))
-    with pytest.raises(DataError, match=r"photos\.rar is not a zip archive and no tar, or it is damaged"):
+    with pytest.raises(DataError, match=r"photos\.rar is neither a zip nor a tar archive, or it is damaged"):
         open_files(tmp_path / "photos.rar")
 
 

@@ -280,7 +280,7 @@ def test_file_names_that_are_no_text_are_read_and_such_categories_refused(zoo):
     assert len(folder.read_library(zoo, 16, skip_bad=False).names) == sum(ZOO.values()) + 1
     assert folder.load(zoo, size=16).categories == ("cat", "dog", "emu")
     os.rename(zoo / "dog", os.fsencode(zoo) + b"/caf\xe9")  # noqa: PTH104
-    with pytest.raises(DataError, match="is no text: rename it"):
+    with pytest.raises(DataError, match="is not valid text: rename it"):
         folder.load(zoo, size=16)
 
 
@@ -345,7 +345,9 @@ def test_pictures_right_in_a_folder_or_below_it(zoo, caplog, monkeypatch):
     monkeypatch.setattr("recollect.images.reads_heic", lambda: False)
     (zoo / "phone").mkdir()
     (zoo / "phone" / "1.heic").write_bytes(b"x")
-    with pytest.raises(PictureError, match=r"phone: no pictures lie directly .*1 \.heic .*recollect\[heic\]"):
+    with pytest.raises(
+        PictureError, match=r"phone: there are no pictures directly .*1 \.heic .*recollect\[heic\]"
+    ):
         folder.find_pictures(zoo / "phone")
 
 

@@ -92,7 +92,7 @@ def test_a_cache_hit_does_not_decode_again(no_decoding):
 
 
 def test_more_pictures_than_are_decoded_ahead_stay_in_order(monkeypatch):
-    monkeypatch.setattr(imageset, "batches", lambda count, _: batches(count, 4))
+    monkeypatch.setattr(imageset.os, "cpu_count", lambda: 1)
     assert_whole(decoded(11), range(11))
 
 

@@ -125,7 +125,7 @@ WRONG_CSVS = {
         "leads out of the data set",
     ),
     "an absolute name": (add_line(f"/images/{FIRST},n04"), "leads out of the data set"),
-    "no file": (remove("val.csv"), r"incomplete mini-ImageNet: of \*\.csv it lacks val\.csv"),
+    "no file": (remove("val.csv"), r"incomplete mini-ImageNet: of \*\.csv, val\.csv is missing"),
     "two of a file": (
         lambda folder: shutil.copy(folder / "val.csv", folder / "images"),
         r"holds both images/val\.csv and val\.csv",
@@ -253,7 +253,7 @@ WRONG_PHASES = {
     ),
     "no file": (
         remove(phase_file("val")),
-        r"incomplete mini-ImageNet: of miniImageNet_category_split_\*\.pickle it lacks .*split_val\.pickle",
+        r"incomplete mini-ImageNet: of miniImageNet_\w+_\*\.pickle, .*split_val\.pickle is missing",
     ),
     "no validation pictures of a base category": (
         lambda folder: write_pickle(
@@ -308,7 +308,7 @@ WRONG_CACHES = {
     ),
     "no file": (
         remove(cache_file("val")),
-        r"incomplete mini-ImageNet: of mini-imagenet-cache-\*\.pkl it lacks mini-imagenet-cache-val\.pkl",
+        r"incomplete mini-ImageNet: of mini-imagenet-cache-\*\.pkl, mini-imagenet-cache-val\.pkl is missing",
     ),
 }
 
@@ -383,7 +383,8 @@ def test_a_folder_of_none_of_the_layouts_is_told_of_all_four(tmp_path, other):
     write_picture(tmp_path / "cat" / "1.png")
     (tmp_path / other).write_bytes(b"")
     with pytest.raises(
-        DataError, match=r"no layout of mini-ImageNet: .*images/.*folder per category.*category_split.*cache"
+        DataError,
+        match=r"not a layout of mini-ImageNet: .*images/.*folder per category.*category_split.*cache",
     ):
         load(tmp_path)
 
@@ -405,7 +406,7 @@ def assert_cache_whole():
     folder = cache_folder() / "images"
     for entry in folder.iterdir() if folder.exists() else ():
         assert not entry.name.startswith(".")
-        assert imageset._open_library(entry, entry.name) is not None
+        assert imageset._open_library(entry, entry.name, SIZE) is not None
 
 
 def attempt(path):
@@ -459,7 +460,7 @@ def test_an_archive_damaged_anywhere_gives_a_split_or_our_own_error(releases, tm
             f"val.csv, line {ADDED}: 'okapi.jpg' is not among",
         ),
         ("five pickles", with_phase(labels=Evil("made")), "split_val.pickle"),
-        ("three pickles", remove(cache_file("val")), "lacks mini-imagenet-cache-val.pkl"),
+        ("three pickles", remove(cache_file("val")), "mini-imagenet-cache-val.pkl is missing"),
     ],
 )
 def test_the_command_line_ends_with_code_2_and_one_line(

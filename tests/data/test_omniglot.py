@@ -203,7 +203,10 @@ def add(name):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (remove("images_background/Latin"), "lacks 1 of Omniglot's 4 characters, 'Latin/character01'"),
+        (
+            remove("images_background/Latin"),
+            "is missing 1 of Omniglot's 4 characters, such as 'Latin/character01'",
+        ),
         (remove("images_evaluation"), "there is no folder or archive at .*images_evaluation.zip"),
         (
             add("images_evaluation/Elvish/character01/01.png"),
@@ -226,7 +229,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(DataError, match="there is no folder or archive at"):
         omniglot.load(tmp_path / "nowhere")
     add("photos/zoo/okapi/01.png")(tmp_path)
-    with pytest.raises(DataError, match="lacks 4 of Omniglot's 4 characters"):
+    with pytest.raises(DataError, match="is missing 4 of Omniglot's 4 characters"):
         omniglot.load(tmp_path)
 
 

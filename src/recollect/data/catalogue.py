@@ -38,5 +38,5 @@ def load_data(
         kind, path = "folder", data
     if kind not in _LOADERS:
         known = ", ".join(["glyphs", *(f"{name}:PATH" for name in _LOADERS)])
-        raise DataError(f"'{data}' is no layout that recollect knows; DATA is one of {known}, or a folder")
+        raise DataError(f"'{data}' is not a layout that recollect knows; DATA is one of {known}, or a folder")
     return _LOADERS[kind](Path(path), size=size, split=split, skip_bad=skip_bad, cache_gb=cache_gb)

@@ -68,7 +68,7 @@ def load(
         library = _from_release(files, release, known, size or SIZE, cache_gb)
     lost = known - {*library.categories}
     if lost:
-        raise DataError(f"there is no picture of '{min(lost)}' in {path}, or none that decodes")
+        raise DataError(f"{path} has no picture of '{min(lost)}' that can be read")
     test_rows = [row for row, name in enumerate(library.names) if PurePosixPath(name).parts[-3] == "test"]
     reserved = Reserved(tuple(words["val"]), tuple(words["test"]))
     return split_pictures(
@@ -143,7 +143,9 @@ def _from_release(files: Files, release: Release, known: set[str], size: int, ca
 def _check_categories(found: Sequence[str] | set[str], known: set[str], place: str) -> None:
     lacking, strange = known - {*found}, {*found} - known
     if lacking:
-        raise DataError(f"{place} lacks {len(lacking)} categories of CIFAR-100, '{min(lacking)}' for one")
+        raise DataError(
+            f"{place} is missing {len(lacking)} categories of CIFAR-100, such as '{min(lacking)}'"
+        )
     if strange:
         raise DataError(f"{place} holds '{min(strange)}', which is not a category of CIFAR-100")
     if len(found) > len(known):
@@ -217,8 +219,8 @@ def _recorded_pictures(files: Files, name: str) -> Iterator[Picture]:
     count, rest = divmod(files.size(name), RECORD_BYTES)
     if rest:
         raise DataError(
-            f"{files.path}/{name} is cut short or damaged: {files.size(name)} bytes are no whole number of "
-            f"records of {RECORD_BYTES} bytes"
+            f"{files.path}/{name} is cut short or damaged: {files.size(name)} bytes are not a whole number "
+            f"of records of {RECORD_BYTES} bytes"
         )
     with files.open(name) as stream:
         for row in range(count):

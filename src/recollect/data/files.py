@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of a data set: its size, what else changes when it does, and where it lies in an archive."""
+    """A file of a data set: its size, a mark that changes with it, and its place in an archive."""
 
     size: int
     mark: tuple[int, ...]
@@ -78,7 +78,7 @@ class Files(ABC):
         return content
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file of any size, to be read bit by bit and closed; what cannot be read is a `DataError`."""
+        """Open a file of any size as a stream, to be closed; what cannot be read is a `DataError`."""
         place = f"{self.path}/{name}"
         with _clear_errors(place):
             return io.BufferedReader(_Stream(self._stream(name), place), 1 << 18)
@@ -139,7 +139,7 @@ class ZipFiles(Files):
         # A damaged directory of the archive raises BadZipFile, and also ValueError, NotImplementedError, …
         except Exception as error:
             raise DataError(
-                f"{path} is not a zip archive and no tar, or it is damaged: {_reason(error)}"
+                f"{path} is neither a zip nor a tar archive, or it is damaged: {_reason(error)}"
             ) from error
         super().__init__(path, dict(sorted(found.items())), folders)
 
@@ -234,7 +234,7 @@ def ignored(files: Files) -> list[str]:
 
 
 def _walk(root: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
-    """Yield each folder below `root`, and itself, with the names in it that are no folders.
+    """Yield each folder below `root`, and itself, with the names in it that are not folders.
 
     Links are followed after everything else, and a folder that was visited is not visited again: links may
     lead in circles.
@@ -258,7 +258,7 @@ def _walk(root: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """Return what the system says of a file, `None` for a link that leads nowhere."""
+    """Return the status of a file, `None` for a broken link."""
     try:
         return path.stat()
     except FileNotFoundError:
@@ -270,7 +270,7 @@ def _raise(error: OSError) -> None:
 
 
 def _add(found: dict[str, Entry], name: str, entry: Entry, regular: bool) -> None:
-    """Take up a file of an archive unless it is hidden or lies too deep; its name must lead nowhere else."""
+    """Add a file of an archive, unless it is hidden or too deep; its name must not lead out of it."""
     if re.match(r"[/\\]|[A-Za-z]:", name) or ".." in re.split(r"[/\\]", name):
         raise DataError(f"the name {name!r} leads out of the archive: refused")
     plain = PurePosixPath(name).as_posix()
@@ -298,8 +298,8 @@ def _clear_errors(place: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(said).split())
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(reason).split())
 
 
 def _is_hidden(part: str) -> bool:

@@ -53,7 +53,9 @@ def find_items(path: Path, size: int) -> tuple[list[Item], str]:
                 "move it, or name the layout (such as cifar-fs:PATH)"
             )
         if part[depth].encode(errors="replace").decode() != part[depth]:
-            raise DataError(f"the name of the folder {part[depth]!r} in {files.path} is no text: rename it")
+            raise DataError(
+                f"the name of the folder {part[depth]!r} in {files.path} is not valid text: rename it"
+            )
     candidates = (parts for parts in map(PurePosixPath, files.folders) if len(parts.parts) == depth + 1)
     empty = {folder.name for folder in candidates} - {part[depth] for part in parts}
     _warn(path, ignored(files), sorted(name for name in empty if not name.startswith((".", "_"))))
@@ -68,7 +70,11 @@ def find_pictures(folder: Path, *, recursive: bool = False) -> list[Path]:
     """
     files = open_files(folder, depth=limits.MAX_DEPTH if recursive else 0)
     if not files.names:
-        where = "no pictures are in this folder" if recursive else "no pictures lie directly in this folder"
+        where = (
+            "there are no pictures in this folder"
+            if recursive
+            else "there are no pictures directly in this folder"
+        )
         raise PictureError(f"{folder}: {'; '.join([where, *ignored(files)])}: name one that holds some")
     _warn(folder, ignored(files), [])
     return [folder / name for name in files.names]

@@ -28,7 +28,7 @@ def load(
 ) -> Split:
     """Read ImageNet, or some of its categories, from a folder or an archive.
 
-    Every category is a base category unless `split` reserves some; those come with all their pictures.
+    Every category is a base category unless `split` reserves some; those keep all their pictures.
     """
     items, key = _find_items(path)
     preprocessing = preprocessing_of(size or SIZE)
@@ -42,7 +42,7 @@ def load(
     )
     lost = {item.category for item in items} - {*library.categories}
     if lost:
-        raise DataError(f"no picture of '{min(lost)}' in {path} decodes")
+        raise DataError(f"{path} has no picture of '{min(lost)}' that can be read")
     reserved = parse_split(split, library.categories)
     if len(library.categories) - len(reserved.val) - len(reserved.test) < 2:
         raise DataError(f"{path} leaves fewer than 2 base categories: training needs at least 2")
@@ -56,7 +56,7 @@ def load(
 
 
 def preprocessing_of(size: int) -> Preprocessing:
-    """Return the customary preprocessing: 256 pixels on the short side for a centre of 224, in proportion.
+    """Return the usual preprocessing: 256 pixels on the short side for a centre crop of 224, in proportion.
 
     >>> preprocessing_of(112).short_side
     128
@@ -84,13 +84,13 @@ def _find_items(path: Path) -> tuple[list[Item], str]:
             continue
         if parts[-2:-1] == ("val",):
             raise DataError(
-                f"{path}/{name}: the pictures of val/ lie in no sub-folders: {EXPECTED}; move each into the "
+                f"{path}/{name}: the pictures of val/ are not in sub-folders: {EXPECTED}; move each into the "
                 "folder of its category"
             )
         if len(parts) < 3 or parts[-3] not in wnids:
             raise DataError(f"{path}/{name}: {EXPECTED}")
         if not re.fullmatch(r"n[0-9]{8}", parts[-2]):
-            raise DataError(f"{path}/{name}: '{parts[-2]}' is no wnid such as n01440764; {EXPECTED}")
+            raise DataError(f"{path}/{name}: '{parts[-2]}' is not a wnid such as n01440764; {EXPECTED}")
         wnids[parts[-3]].add(parts[-2])
         items.append(files.item(parts[-2], name))
     _require_both(path, wnids["train"], wnids["val"])
@@ -103,8 +103,8 @@ def _require_both(path: Path, train: set[str], val: set[str]) -> None:
             raise DataError(f"{path} holds no pictures in {part}/: {EXPECTED}")
         if other - own:
             raise DataError(
-                f"{path}/{part} lacks {len(other - own)} categories that the other folder holds, "
-                f"'{min(other - own)}' for one"
+                f"{path}/{part} is missing {len(other - own)} categories that the other folder has, "
+                f"such as '{min(other - own)}'"
             )
 
 

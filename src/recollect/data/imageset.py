@@ -104,7 +104,7 @@ class ImageSet:
     def normalisation(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
         """Return the mean and standard deviation of every channel, of 255.
 
-        Of pictures that take more than 16 GB, 10 000 at even distances count, whether they are kept or not.
+        Of pictures that take more than 16 GB, an evenly spaced sample of 10 000 is used.
         """
         total, squares, count = np.zeros(3, np.int64), np.zeros(3, np.int64), 0
         each = 3 * self.size**2
@@ -155,9 +155,9 @@ class Item:
 
     category: str
     relative: str  # its name inside the data set
-    name: str  # where it lies, for errors and reports
+    name: str  # its path, for errors and reports
     read: Callable[[], bytes]
-    forward_only: bool = False  # where it lies, reading out of order is slow beyond use
+    forward_only: bool = False  # whether reading out of order is too slow to be of use
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def decode(
         opened = _open_library(_place(key), key, size)  # where there was room once
         if opened is None and any(item.forward_only for item in items):
             raise DataError(
-                f"{items[0].name} lies in a compressed tar, which cannot be read out of order: unpack it, "
+                f"{items[0].name} is in a compressed tar, which cannot be read out of order: unpack it, "
                 f"make a zip of it, or {_room_for(source.shape)}"
             )
         library, bad = opened or _undecoded_library(source, key, skip_bad=skip_bad)
@@ -239,8 +239,8 @@ def require_room(place: object, shape: tuple[int, ...], cache_gb: float) -> None
     """Refuse pictures that come in one piece, and can only be kept whole, if they would take too much."""
     if prod(shape) > cache_gb * 1e9:
         raise DataError(
-            f"{place} would take up to {prod(shape) / 1e9:.2g} GB decoded, more than {cache_gb:g}, and is no "
-            f"folder of pictures that could be decoded on the fly: {_room_for(shape)}"
+            f"{place} would take up to {prod(shape) / 1e9:.2g} GB decoded, more than {cache_gb:g}, and is "
+            f"not a folder of pictures that could be decoded on the fly: {_room_for(shape)}"
         )
 
 
@@ -267,7 +267,7 @@ def decoded(source: Undecoded, title: str, *, skip_bad: bool) -> Iterator[Pixels
 
 def _read_in_turn(item: Item) -> Item | PictureError:
     """Read a picture here, not in a thread, where reading out of order is too slow to be of use."""
-    if not item.forward_only:
+    if not getattr(item, "forward_only", False):  # `check` and `predict` hand over plain paths, too
         return item
     try:
         content = item.read()

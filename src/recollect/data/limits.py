@@ -1,8 +1,8 @@
-"""How far files from outside are believed: what claims to be larger is refused before it fills memory."""
+"""Limits for files from outside: what claims to be larger is refused before it fills memory."""
 
 from recollect.errors import DataError
 
-MAX_DEPTH = 6  # folders above a file; what lies deeper is passed over
+MAX_DEPTH = 6  # folders above a file; deeper ones are ignored
 MAX_ENTRIES = 2_000_000  # of an archive; all of ImageNet has 1.4 million
 MAX_FILE_BYTES = 256 << 20  # of a file that is read whole
 MAX_HEADER_BYTES = 1 << 20  # of a long name or the like in a tar archive

@@ -38,7 +38,7 @@ Unpack = Callable[[Record, str], Pictures]
 
 
 class Layout(NamedTuple):
-    """Files that each tell of a set."""
+    """A layout with one file per set."""
 
     file: str  # its name, with {} for the set
     sets: tuple[str, ...]
@@ -57,8 +57,8 @@ def load(
 
     Where there is more than one, the release with validation and test pictures of its own comes first,
     then the other pickles, then CSV files. Which pictures are held out otherwise depends on their numbers
-    in their category alone, so it is the same in all layouts. At every size the pictures come with the
-    published mean and deviation, not with those of the copy at hand.
+    in their category alone, so it is the same in all layouts. At every size the published mean and
+    deviation are used, not those of this copy.
     """
     if split is not None:
         raise DataError("mini-imagenet has a published split of its own: leave --split out")
@@ -93,18 +93,18 @@ def _recognise(files: Files) -> tuple[Layout, dict[str, str]]:
         if not missing:
             return layout, {part: _only(files, places[name]) for part, name in wanted.items()}
         if len(missing) < len(wanted):
-            lacking.append(f"of {layout.file.format('*')} it lacks {', '.join(missing)}")
+            lacking.append(f"of {layout.file.format('*')}, {', '.join(missing)} is missing")
     if lacking:
         raise DataError(f"{files.path} is an incomplete mini-ImageNet: {'; '.join(lacking)}: {AGAIN}")
     raise DataError(
-        f"{files.path} is no layout of mini-ImageNet: train.csv, val.csv and test.csv with the pictures in "
-        "images/, or with a folder per category, or pickles miniImageNet_category_split_*.pickle, or pickles "
-        "mini-imagenet-cache-*.pkl are expected"
+        f"{files.path} is not a layout of mini-ImageNet: train.csv, val.csv and test.csv with the pictures "
+        "in images/, or with a folder per category, or pickles miniImageNet_category_split_*.pickle, or "
+        "pickles mini-imagenet-cache-*.pkl are expected"
     )
 
 
 def _by_base_name(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the files of every base name, wherever they lie."""
+    """Return the files of every base name, in any folder."""
     places = defaultdict(list)
     for name in names:
         places[PurePosixPath(name).name].append(name)
@@ -134,7 +134,7 @@ def _from_tables(
     library = decode(items, key=key, size=size, skip_bad=skip_bad, cache_gb=cache_gb)
     lost = {*category_of.values()} - {*library.categories}
     if lost:
-        raise DataError(f"no picture of '{min(lost)}' in {files.path} decodes")
+        raise DataError(f"{files.path} has no picture of '{min(lost)}' that can be read")
     reserved = Reserved(categories["val"], categories["test"])
     return split_pictures(_with_published(library), reserved, held_twelfth, flips=True)
 
@@ -184,7 +184,7 @@ def _rows(files: Files, table: str) -> Iterator[tuple[str, str, str]]:
             raise DataError(f"{line}: a file name and a label are expected, not {','.join(row)[:80]!r}")
         file = PurePosixPath(row[0])
         if file.is_absolute() or ".." in file.parts:
-            raise DataError(f"{line}: {row[0][:80]!r} leads out of the data set: refused, mend that line")
+            raise DataError(f"{line}: {row[0][:80]!r} leads out of the data set: refused, correct that line")
         yield line, row[0], row[1]
 
 
@@ -317,7 +317,7 @@ LAYOUTS = (
 def _whole_numbers(values: object) -> Rows | None:
     """Return a list or an array of whole numbers as an array, or `None` for anything else."""
     if isinstance(values, list) and not all(isinstance(value, int | np.integer) for value in values):
-        return None  # lists of lists may stand for more numbers than memory holds
+        return None  # the numbers of nested lists may not fit in memory
     array = np.asarray(values) if isinstance(values, list | np.ndarray) else np.empty(0)
     return array.astype(np.int64) if array.ndim == 1 and array.dtype.kind in "iu" else None
 

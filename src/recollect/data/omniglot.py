@@ -74,7 +74,7 @@ def load(
     library = decode(items, key=key, size=size, skip_bad=skip_bad, cache_gb=cache_gb)
     lost = known - {*library.categories}
     if lost:
-        raise DataError(f"no drawing of '{min(lost)}' in {path} decodes")
+        raise DataError(f"{path} has no drawing of '{min(lost)}' that can be read")
     val, test = (tuple(name for one in words[part] for name in _turns(one)) for part in ("val", "test"))
     parts = split_pictures(turned(library), Reserved(val, test), lambda _: HELD, flips=False)
     return replace(parts, queries=QUERIES)
@@ -131,8 +131,8 @@ def _require_whole(path: Path, found: Counter[str], known: set[str]) -> None:
     if known - found.keys():
         lacking = sorted(known - found.keys())
         raise DataError(
-            f"{path} lacks {len(lacking)} of Omniglot's {len(known)} characters, '{lacking[0]}' for one: "
-            f"{' and '.join(FOLDERS)} are expected there"
+            f"{path} is missing {len(lacking)} of Omniglot's {len(known)} characters, such as '{lacking[0]}'"
+            f": {' and '.join(FOLDERS)} are expected there"
         )
     if found.keys() - known:
         raise DataError(f"{path} holds '{min(found.keys() - known)}', which is not a character of Omniglot")

@@ -1,6 +1,6 @@
 """Pickles of published data sets, read without running anything that they ask for.
 
-Python's unpicklers call what a pickle names, and claim memory by numbers that stand in it. The instructions
+Python's unpicklers call what a pickle names, and allocate as much memory as it asks for. The instructions
 that data sets need are few, so they are carried out here, on data alone.
 """
 
@@ -68,8 +68,8 @@ def as_text(value: object) -> str:
     """
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if not isinstance(value, str | int | float | None):  # a list may stand for more than memory holds
-        raise DataError(f"a word is expected where a {type(value).__name__} stands")
+    if not isinstance(value, str | int | float | None):  # the text of a nested list may not fit in memory
+        raise DataError(f"a word is expected, not a {type(value).__name__}")
     return str(value)
 
 
@@ -126,7 +126,7 @@ def _array(content: object, kind: object, shape: object, order: object = "C") ->
         array = array.view(np.uint8) != 0
         array.setflags(write=False)
     if kind.numpy.kind == "U":
-        "".join(array.ravel().tolist()).encode()  # raises on what is no text
+        "".join(array.ravel().tolist()).encode()  # raises on invalid text
     return array
 
 
@@ -169,7 +169,7 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self) -> object:
-        """Return what the pickle stands for."""
+        """Return the value of the pickle."""
         for _ in range(MAX_INSTRUCTIONS):
             opcode = _OPCODES[self.read(1)[0]]
             if opcode.name == "STOP":
@@ -216,7 +216,7 @@ class _Machine:
                     raise pickle.UnpicklingError(f"a number has {argument.bit_length()} bits")
                 stack.append(argument)
             case "UNICODE" | "BINUNICODE" | "SHORT_BINUNICODE" | "BINUNICODE8":
-                argument.encode()  # raises on what is no text
+                argument.encode()  # raises on invalid text
                 stack.append(argument)
             case "BINBYTES" | "SHORT_BINBYTES" | "BINBYTES8" | "BYTEARRAY8" | "FLOAT" | "BINFLOAT":
                 stack.append(bytes(argument) if isinstance(argument, bytearray) else argument)
@@ -289,7 +289,7 @@ class _Machine:
     def _set(self, values: list[Any]) -> None:
         keys = values[::2]
         if not all(isinstance(key, KEYS) for key in keys):  # the hash of nested tuples can take for ever
-            raise _Refused("a dict with keys that are no words or numbers")
+            raise _Refused("a dict with keys other than words or numbers")
         _only(dict, self._stack[-1]).update(zip(keys, values[1::2], strict=True))
 
     def _build(self, begun: object, state: object) -> None:
@@ -317,7 +317,7 @@ def _name(words: Sequence[object]) -> _Name:
 
 def _only(kind: type, value: Any) -> Any:  # noqa: ANN401
     if not isinstance(value, kind):
-        raise pickle.UnpicklingError(f"a {type(value).__name__} stands where a {kind.__name__} is expected")
+        raise pickle.UnpicklingError(f"a {kind.__name__} is expected, not a {type(value).__name__}")
     return value
 
 

@@ -29,7 +29,7 @@ class Split:
     """A data set as training and evaluation see it.
 
     Base categories come with three disjoint sets of pictures; validation and test categories with all
-    of theirs, or `None` where no categories are reserved (then base ones play novel on held-out pictures).
+    of theirs, or `None` where no categories are reserved (then base ones act as novel on held-out pictures).
     """
 
     base_train: ImageSet
@@ -161,7 +161,7 @@ def _read_split(split: str) -> _SplitFile:
 
 
 def held_tenth(pictures: int) -> Held:
-    """Hold out a tenth for validation and a tenth for testing, at least two each: for a person's folder."""
+    """Hold out a tenth for validation and a tenth for testing, at least two each: for your own folder."""
     count = max(2, pictures // 10)
     return Held(count, count)
 

@@ -31,13 +31,13 @@ def tar_opener(path: Path) -> Callable[[Path, Any], IO[bytes]] | None:
 class Unpacked:
     """The bytes of a tar archive, unpacked as they are read, at most as many as its size makes credible.
 
-    Going back in a compressed archive starts anew at its beginning, so read files in their order there.
+    Going back in a compressed archive means starting over, so read its files in their order.
     """
 
     def __init__(self, path: Path) -> None:
         opener = tar_opener(path)
         if opener is None:
-            raise DataError("this is no tar archive any more")
+            raise DataError("this is no longer a tar archive")
         self._packed = path.stat().st_size
         self.compressed = opener is not Path.open
         self._file = opener(path, "rb")
@@ -54,7 +54,7 @@ class Unpacked:
         self._file.close()
 
     def read(self, count: int) -> bytes:
-        """Return the next bytes, of a header: `count` stands in the archive."""
+        """Return the next bytes, of a header; `count` comes from the archive."""
         if count > limits.MAX_HEADER_BYTES:
             raise DataError(f"a header of {count} bytes is refused")
         return self._file.read(count)
@@ -87,7 +87,7 @@ class Unpacked:
             limits.require_few(number)
             yield info
             archive.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
-        while self.compressed and self._file.read(1 << 20):  # a checksum stands at the end
+        while self.compressed and self._file.read(1 << 20):  # a checksum is at the end
             self.seek(self.tell())
 
 
@@ -104,7 +104,7 @@ class _Header(tarfile.TarInfo):
         except tarfile.HeaderError as error:
             if begin == 0 and cast("Unpacked", archive.fileobj).compressed:
                 raise DataError(
-                    "what is compressed in it is no tar archive: unpack it, or pack the files as tar or zip"
+                    "its compressed content is not a tar archive: unpack it, or pack the files as tar or zip"
                 ) from error
             raise DataError(f"it is damaged or cut short: {error}") from error
         if info.size < 0:

@@ -48,7 +48,7 @@ class TaskShape:
     ways: int = 5
     shots: int = 1
     queries: int = 15
-    base_queries: int | None = None  # as many as of novel categories, unless said
+    base_queries: int | None = None  # by default as many as of novel categories
 
     @property
     def base_count(self) -> int:
@@ -204,7 +204,7 @@ class _Pictures:
     def draw_categories(self, allowed: Ints, count: int, rng: np.random.Generator) -> Ints:
         """Draw categories uniformly with replacement, (tasks, allowed) → (tasks, count).
 
-        A category drawn more often than it has pictures is drawn anew for the surplus.
+        A category drawn more often than it has pictures is drawn again for the surplus.
         """
         tasks, choices = allowed.shape
         drawn = np.take_along_axis(allowed, rng.integers(0, choices, (tasks, count)), 1)
@@ -234,9 +234,9 @@ def _occurrence(values: Ints) -> Ints:
     order = values.argsort(axis=1, kind="stable")
     ordered = np.take_along_axis(values, order, 1)
     position = np.broadcast_to(np.arange(values.shape[1]), values.shape)
-    fresh = np.ones(values.shape, dtype=bool)
-    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    first = np.maximum.accumulate(np.where(fresh, position, 0), axis=1)
+    new = np.ones(values.shape, dtype=bool)
+    new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    first = np.maximum.accumulate(np.where(new, position, 0), axis=1)
     result: Ints = np.empty_like(values)
     np.put_along_axis(result, order, position - first, 1)
     return result

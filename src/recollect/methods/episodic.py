@@ -22,7 +22,7 @@ from recollect.features import FeatureSet
 from recollect.methods.method import task_scores
 from recollect.model.model import Model
 from recollect.model.spec import ClassifierKind
-from recollect.pretrained import brings_weights
+from recollect.pretrained import is_pretrained
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.episodes import Episodes, pictures_of
@@ -55,7 +55,7 @@ class EpisodicMethod(ABC):
 
     def settled(self, config: Config) -> Config:
         """Return the configuration with what the method decides itself."""
-        last_relu = self.last_relu and not brings_weights(config.extractor)
+        last_relu = self.last_relu and not is_pretrained(config.extractor)
         own = {"classifier": self.classifier, "last_relu": last_relu}
         return config.model_copy(update={"method": self.name, "generator": "mean", **own})
 

@@ -18,7 +18,7 @@ from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import ConfigError, DataError
 from recollect.methods import find_method
 from recollect.model.spec import Value
-from recollect.pretrained import brings_weights
+from recollect.pretrained import is_pretrained
 from recollect.reproduce.results import write_json
 from recollect.reproduce.rows import SELECTED, SHOTS, TABLES, TASK_SEED, Settings, Table, Training
 from recollect.system import machine
@@ -148,7 +148,7 @@ def make_plan(
 def _common(preset: str | None, data: str, settings: Settings) -> tuple[Config, Split]:
     """Return what all trainings have in common: the recipe, with what was asked for, and the pictures."""
     config = make_config(_recipe(preset), {"data": data}, settings)
-    if brings_weights(config.extractor):
+    if is_pretrained(config.extractor):
         raise ConfigError(f"reproduce is of the paper's extractors, and '{config.extractor}' is none of them")
     return config, load_data(data, size=config.size, split=config.split, skip_bad=config.skip_bad)
 

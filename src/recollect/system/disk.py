@@ -29,7 +29,7 @@ def clear_write_errors(path: Path) -> Iterator[None]:
         if error.errno in _NO_ROOM:
             raise StorageError(
                 f"no room on the disk to write {path}: free some space or choose another place; "
-                "what stood there before is intact"
+                "the file that was there is intact"
             ) from error
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -85,7 +85,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for one writer, and remove what a killed one left; where another has it, say so."""
+    """Lock a folder for one writer, and remove what a killed one left; refuse if another holds it."""
     lock = FileLock(
         folder / ".lock", mode=0o666
     )  # with the umask; links are not followed, nothing is emptied
@@ -114,7 +114,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _is_device(path: Path) -> bool:
-    """Say whether to write through to a path; refuse one that is no file and no such device."""
+    """Say whether a path is a device to write to; refuse one that is neither that nor a file."""
     # Links are not followed: a folder from elsewhere may have one to a disk. Those of the system are meant.
     own = path.is_absolute() and path.parts[1] in {"dev", "proc"}
     try:
@@ -177,7 +177,7 @@ def cache_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """Return where a user's own data is kept: what models that come with the package were taught."""
+    """Return where the user's own data is kept: what was taught to models that come with the package."""
     return user_data_path("recollect", appauthor=False)
 
 

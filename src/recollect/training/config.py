@@ -14,7 +14,7 @@ from recollect.data.imageset import CACHE_GB
 from recollect.errors import ConfigError
 from recollect.model.spec import ClassifierKind, GeneratorKind, Value
 from recollect.modelfile import PAPER
-from recollect.pretrained import brings_weights
+from recollect.pretrained import is_pretrained
 from recollect.training.schedules import OneCycle, Steps
 
 Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]
@@ -107,7 +107,7 @@ class Config(Value):
     @property
     def frozen(self) -> bool:
         """Return whether the extractor stays as it comes."""
-        return brings_weights(self.extractor) and not self.finetune
+        return is_pretrained(self.extractor) and not self.finetune
 
     @property
     def most_shots(self) -> int:
@@ -128,7 +128,7 @@ def preset_names() -> list[str]:
 
 def default_preset(data: str, extractor: str = "", *, finetune: bool = False) -> str | None:
     """Return the recipe that suits an extractor that brings weights, or a data set."""
-    if brings_weights(extractor):
+    if is_pretrained(extractor):
         return "finetune" if finetune else "pretrained"
     recipes = {
         "glyphs": "demo",
@@ -170,7 +170,7 @@ def make_config(
         given = repr(found[0]["input"])
         given = given if len(given) < 200 else f"{given[:100]}…"
         raise ConfigError(f"setting '{place}' = {given}: {reasons}") from error
-    if config.last_relu and brings_weights(config.extractor):
+    if config.last_relu and is_pretrained(config.extractor):
         raise ConfigError(f"--last-relu: '{config.extractor}' ends as it was trained; leave it out")
     return config
 

@@ -9,7 +9,7 @@ from recollect.model.extractors import build_extractor, published_input
 from recollect.model.extractors.own import own_extractor
 from recollect.model.model import Model
 from recollect.model.spec import ModelSpec, Preprocessing, is_own_code
-from recollect.pretrained import PUBLISHED, brings_weights, extractor_weights
+from recollect.pretrained import PUBLISHED, extractor_weights, is_pretrained
 from recollect.training.config import Config
 
 
@@ -34,7 +34,7 @@ def suited(extractor: str, images: ImageSet) -> Preprocessing:
 
 def require_extractor(config: Config) -> int | None:
     """Refuse an extractor that cannot be used; return the size of its pictures, or `None`: the data's own."""
-    if config.finetune and not brings_weights(config.extractor):
+    if config.finetune and not is_pretrained(config.extractor):
         raise ConfigError(
             f"--finetune: '{config.extractor}' brings no weights along and is trained anyway: leave it out, "
             "or name another --extractor"

@@ -18,7 +18,7 @@ from recollect.errors import ConfigError, Stopped, one_line
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, ModelSpec
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
-from recollect.pretrained import brings_weights, licence_of
+from recollect.pretrained import is_pretrained, licence_of
 from recollect.system import machine
 from recollect.system.disk import locked
 from recollect.training.budget import fit_to_minutes
@@ -152,7 +152,7 @@ def new_model(config: Config, split: Split) -> Model:
         generator="mean",
         preprocessing=suited(config.extractor, split.base_train),
         categories=split.categories,
-        centred=brings_weights(config.extractor),
+        centred=is_pretrained(config.extractor),
     )
     return starting_model(spec).to(config.device)
 
