@@ -240,6 +240,7 @@ def _walk(root: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
     lead in circles.
     """
     visited: set[tuple[int, int]] = set()
+    again: list[str] = []
     waiting = deque([root])
     while waiting:
         top = waiting.popleft()
@@ -248,13 +249,16 @@ def _walk(root: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
             if (status.st_dev, status.st_ino) in visited:
                 folders.clear()
                 if folder == top:
-                    log.warning("%s: left out, it links to a folder that is read already", one_line(folder))
+                    again.append(folder.relative_to(root).as_posix())
                 continue
             visited.add((status.st_dev, status.st_ino))
             inside = len(folder.relative_to(root).parts)
             folders[:] = [] if inside >= depth else sorted(name for name in folders if not _is_hidden(name))
             waiting += [folder / name for name in folders if (folder / name).is_symlink()]
             yield folder, [name for name in names if not _is_hidden(name)]
+    if again:
+        some = ", ".join(again[:5]) + (", …" if len(again) > 5 else "")
+        log.warning("%s: left out %s, links to folders read already", one_line(root), one_line(some))
 
 
 def _status(path: Path) -> os.stat_result | None:
