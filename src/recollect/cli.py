@@ -405,7 +405,7 @@ def new(
         ),
     ],
     size: Annotated[
-        int | None, _option("PX", "Height and width of the pictures, in pixels.", min=1, max=4096)
+        int | None, _option("PX", "Height and width of the pictures, in pixels.", min=1, max=1024)
     ] = None,
     json_: Json = False,
     _quiet: Quiet = False,

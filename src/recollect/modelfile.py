@@ -27,7 +27,9 @@ from recollect.system.disk import replacing_file
 if TYPE_CHECKING:
     from recollect.model.model import Model
 
-FORMAT = 4  # 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature
+# 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature, and 4 no
+# changes of base categories.
+FORMAT = 5
 PAPER = "recollect"  # the method of models that are the paper's
 FILE_NAME = "model.safetensors"
 _KEY = "recollect"
@@ -47,6 +49,7 @@ class TrainedOn(Value):
 
 
 Id = Annotated[int, Field(ge=1, lt=2**53)]
+LastId = Annotated[int, Field(ge=0, lt=2**52)]  # leaves room for more than anybody teaches
 
 
 class KeptExample(Value):
@@ -65,6 +68,13 @@ class KeptCategory(Value):
     examples: Annotated[tuple[KeptExample, ...], Field(min_length=1)]
 
 
+class KeptBaseChange(Value):
+    """A base category that is shown under another name, or hidden."""
+
+    shown: str | None = None
+    hidden: bool = False
+
+
 class Header(Value):
     """The words of a model file: what the model is, where it comes from, what it was taught since."""
 
@@ -75,7 +85,8 @@ class Header(Value):
     provenance: dict[str, Any] = Field(default_factory=dict)
     calibration: Calibration = Calibration()
     taught: tuple[KeptCategory, ...] = ()
-    last_ids: tuple[Id, Id] | None = None  # of a taught category and an example; none is ever given again
+    last_ids: tuple[LastId, LastId] | None = None  # of a taught category and an example
+    base_changes: dict[str, KeptBaseChange] = Field(default_factory=dict)  # by names in `spec`
 
 
 def find_model(path: str | Path) -> Path:
@@ -189,7 +200,10 @@ def save_model(
 def write_model(path: str | Path, header: Header, tensors: Mapping[str, npt.NDArray[np.generic]]) -> None:
     """Write a model file, whole or not at all."""
     header = header.model_copy(update={"format": FORMAT})
-    content = save(dict(tensors), metadata={_KEY: header.model_dump_json()})
+    # With ASCII alone: a path in the provenance may hold bytes that are no text.
+    content = save(
+        dict(tensors), metadata={_KEY: json.dumps(header.model_dump(mode="json"), separators=(",", ":"))}
+    )
     with replacing_file(Path(path)) as part:
         part.write_bytes(content)  # and not `save_file`, which hides a full disk in an error of its own
 
@@ -252,6 +266,11 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
             raise ModelError(
                 f"the weights in {path} do not fit its header: '{name}' is {_described(has)} and should be "
                 f"{_described(needs)}"
+            )
+        if not weights[name].isfinite().all():
+            raise ModelError(
+                f"{path} cannot be used: '{name}' holds numbers that are not finite. It is damaged, or its "
+                "training diverged: train again with a lower learning rate"
             )
     model = Model(header.spec, own)
     model.load_state_dict(weights)

@@ -103,7 +103,7 @@ def test_escape_sequences_in_the_name_of_a_new_model_are_not_printed(run):
 def test_before_anything_is_taught_there_is_nothing_to_choose_from(run, refused, tmp_path):
     run("new", "fresh", "--size", 16, *OWN)
     picture = write_picture(tmp_path / "a.png")
-    assert "no taught categories" in refused("predict", "fresh", picture, *OWN)
+    assert "there are no categories to choose from" in refused("predict", "fresh", picture, *OWN)
     assert "0 of 0 taught categories" in refused("refit", "fresh", "--out", "again", *OWN)
     assert "`recollect check fresh FOLDER`" in refused("evaluate", "fresh", tmp_path, *OWN)
 

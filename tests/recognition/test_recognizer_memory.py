@@ -128,7 +128,7 @@ def test_one_name_in_two_unicode_forms_is_one_name(place):
     assert first.name == composed
     with pytest.raises(StoreError, match="'CAFÉ' is taught already as 'café'"):
         recognizer.teach("CAFÉ", pixels_of(3))
-    with pytest.raises(RecollectError, match=r"'STRASSE' \(spelled 'Straße'\) is a base category already"):
+    with pytest.raises(RecollectError, match="'STRASSE' is a base category spelled 'Straße'"):
         recognizer.teach("STRASSE", pixels_of(3))
     recognizer.rename(decomposed, "CAFÉ")
     recognizer.forget("CAFÉ")

@@ -1,5 +1,6 @@
 """The torch backend."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ class TorchBackend:
 
     def __init__(self, model: Model, header: Header | None = None, device: str = "cpu") -> None:
         self.device = find_device(device)
+        self._process = os.getpid()
         self._model = model.eval().to(self.device)
         self._extractor = model.extractor.for_inference()
         self.header = header or Header(spec=model.spec)
@@ -64,4 +66,8 @@ class TorchBackend:
         return weights_of(self._model)
 
     def _tensor(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
+        if self._process != os.getpid():
+            # A fork leaves torch's other threads behind, and would wait for them for ever.
+            torch.set_num_threads(1)
+            self._process = os.getpid()
         return torch.from_numpy(values).to(self.device)

@@ -1,7 +1,7 @@
 """`recollect teach`: categories from pictures, all of them or none."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,9 @@ from recollect.commands.pictures import Named, find
 from recollect.commands.printing import counted
 from recollect.data.folder import find_items
 from recollect.errors import DataError, RecollectError
-from recollect.modelfile import read_header
 from recollect.recognition.opening import DEFAULT
 from recollect.recognition.recognizer import Recognizer
-from recollect.store import fold, new_name
+from recollect.store import new_name
 from recollect.system.progress import track
 
 _LEANS_ON = 3  # base categories named for each taught one
@@ -35,18 +34,17 @@ def teach(
     """
     path = target.kept()
     given = by_category(folder) if folder else {new_name(str(name)): find(paths)}
-    _refuse_base_names(target.model, given)
     with target.make() as recognizer:
         kept = recognizer.teach_all(track(given.items(), "teaching", len(given)), thumbnails=thumbnails)
         taught = [
             {
                 "id": one.id,
                 "name": one.name,
-                "added": len(given[one.name]),
+                "added": len(pictures),
                 "examples": one.examples,
                 "leans_on": _leans_on(recognizer, one.name),
             }
-            for one in kept
+            for one, pictures in zip(kept, given.values(), strict=True)
         ]
     return {"model": str(target.model), "store": str(path), "taught": taught}
 
@@ -85,16 +83,3 @@ def _leans_on(recognizer: Recognizer, name: str) -> list[dict[str, Any]]:
     except RecollectError:  # no attention, or another process has renamed or forgotten it
         return []
     return [{"category": category, "share": share} for category, share in leaning]
-
-
-def _refuse_base_names(model: Path, given: Mapping[str, object]) -> None:
-    """Name every category that is a base one, before any picture is read."""
-    base = {fold(name): name for name in read_header(model).spec.categories}
-    clashes = [
-        f"'{name}'" + (f" (spelled '{base[fold(name)]}')" if name != base[fold(name)] else "")
-        for name in given
-        if fold(name) in base
-    ]
-    if clashes:
-        are = "is a base category" if len(clashes) == 1 else "are base categories"
-        raise RecollectError(f"{', '.join(clashes)} {are} already: choose another name; nothing was taught")

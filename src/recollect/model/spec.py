@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 ClassifierKind = Literal["cosine", "dot"]
 GeneratorKind = Literal["mean", "average", "attention"]
 Channels = tuple[float, float, float]
+MOST_SIZE = 1024  # pixels a side of an input; efficientnet-lite0 takes 0.3 GB for one picture of that size
 OWN_CODE = "module:"  # before the name of an extractor that is a caller's own
 
 
@@ -30,7 +31,7 @@ class Preprocessing(Value):
     and every channel becomes (x − mean) / std with x, mean and std of 255.
     """
 
-    size: Annotated[int, Field(ge=1, le=4096)]
+    size: Annotated[int, Field(ge=1, le=MOST_SIZE)]
     short_side: Annotated[int, Field(ge=1, le=4096)] | None = None
     mean: Channels = (127.5, 127.5, 127.5)
     std: Channels = (64.0, 64.0, 64.0)
@@ -89,7 +90,7 @@ class Calibration(Value):
     after. Without a calibration scores are taken as they are.
     """
 
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     bias: Bias | Annotated[dict[Annotated[int, Field(ge=1, le=2**31)], Bias], Field(min_length=1)] = 0.0
     unknown: Unknown | None = None
     report: dict[str, float] = Field(default_factory=dict)

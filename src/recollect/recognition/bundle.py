@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from recollect.backends import Backend
 from recollect.errors import ModelError, StoreError
-from recollect.modelfile import TAUGHT, Header, KeptCategory, KeptExample, write_model
-from recollect.store import Content, Example, Taught, fold, new_name
+from recollect.modelfile import TAUGHT, Header, KeptBaseChange, KeptCategory, KeptExample, write_model
+from recollect.store import BaseChange, Content, Example, Taught, fold, new_name
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
@@ -30,7 +30,8 @@ def pack(content: Content) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.gen
         for category, examples in content.categories
     )
     last = content.last_category, content.last_example
-    words = {"taught": taught, "last_ids": last if any(last) else None}
+    base = {name: KeptBaseChange(shown=one.shown, hidden=one.hidden) for name, one in content.base.items()}
+    words = {"taught": taught, "last_ids": last if any(last) else None, "base_changes": base}
     kept = [one for _, examples in content.categories for one in examples]
     if not kept:
         return words, {}
@@ -54,8 +55,9 @@ def unpack(path: Path, header: Header, tensors: Tensors, width: int) -> Content:
     if wrong:
         raise ModelError(f"the taught categories in {path} are damaged: {wrong}")
     last_category, last_example = header.last_ids or (0, 0)
+    base = {name: BaseChange(one.shown, one.hidden) for name, one in header.base_changes.items()}
     if not kept:
-        return Content((), last_category, last_example)
+        return Content((), last_category, last_example, base)
     sizes = [one.thumbnail for one in kept]
     small = tensors["thumbnails"].tobytes()
     rows = zip(tensors["features"], tensors["terms"], sizes, accumulate(sizes), kept, strict=True)
@@ -70,7 +72,7 @@ def unpack(path: Path, header: Header, tensors: Tensors, width: int) -> Content:
         )
         for category in header.taught
     ]
-    return Content(categories, last_category, last_example)
+    return Content(categories, last_category, last_example, base)
 
 
 def _wrong_words(header: Header, kept: list[KeptExample]) -> str | None:
@@ -82,11 +84,20 @@ def _wrong_words(header: Header, kept: list[KeptExample]) -> str | None:
     ]
     if not all(_rise(ids, last) for ids, last in orders) or len({one.id for one in kept}) != len(kept):
         return "their ids contradict each other"
-    names = [*header.spec.categories, *(category.name for category in header.taught)]
-    if len({fold(name) for name in names}) != len({*map(fold, header.spec.categories)}) + len(header.taught):
+    base = {fold(name): name for name in header.spec.categories}
+    shown = {name: one.shown for name, one in header.base_changes.items() if one.shown is not None}
+    if not set(header.base_changes) <= set(header.spec.categories):
+        return "a change is of a category that is not one of the model's"
+    # A base category may be taught pictures, under its own name.
+    novel = [category.name for category in header.taught if base.get(fold(category.name)) != category.name]
+    folds = [*map(fold, novel), *map(fold, shown.values())]
+    others = {folded for folded, name in base.items() if fold(shown.get(name) or "") != folded}
+    if len({*folds}) != len(folds) or others & {*folds}:
+        return "two of them, or one and a base category, have the same name"
+    if len({category.name for category in header.taught}) != len(header.taught):
         return "two of them, or one and a base category, have the same name"
     try:
-        strange = [category.name for category in header.taught if new_name(category.name) != category.name]
+        strange = [name for name in (*novel, *shown.values()) if new_name(name) != name]
     except StoreError as error:
         return str(error)
     return f"the name {strange[0]!r} is not in the form that is kept" if strange else None

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from recollect.modelfile import find_model, is_ready
+from recollect.modelfile import FILE_NAME, find_model, is_ready
 from recollect.store import store_path
 from recollect.system.disk import data_folder
 
@@ -11,10 +11,20 @@ DEFAULT = "default"
 
 
 def default_store(model: str | Path) -> Path:
-    """Return the file in which the command line keeps what a model was taught."""
+    """Return the file in which the command line keeps what a model was taught: each model file has its own.
+
+    `taught.sqlite` beside model.safetensors, `zoo.taught.sqlite` beside zoo.safetensors, and a file in the
+    user's data folder for models that come with the package. Earlier versions used `taught.sqlite` for every
+    name: where there is one beside the only model file in its folder, it stays in use.
+    """
+    path = find_model(model)
     if is_ready(model):
-        return data_folder() / find_model(model).stem / STORE_NAME
-    return find_model(model).parent / STORE_NAME
+        return data_folder() / path.stem / STORE_NAME
+    old, own = path.with_name(STORE_NAME), path.with_name(f"{path.stem}.{STORE_NAME}")
+    if path.name == FILE_NAME:
+        return old
+    alone = [*path.parent.glob("*.safetensors")] == [path]
+    return old if alone and old.exists() and not own.exists() else own
 
 
 def store_file(model: str | Path, store: str | Path | None) -> Path | None:

@@ -1,16 +1,20 @@
 """What people hold: a recogniser that is taught categories while it is used."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeVar, cast, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from recollect.backends import Backend
-from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError
+from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError, StoreError
 from recollect.images import Picture, are_many, own_name, read_pixels, thumbnail
 from recollect.model.spec import bias_at
 from recollect.modelfile import read_taught
@@ -20,6 +24,7 @@ from recollect.recognition.results import Category, Example, Floats, Prediction,
 from recollect.recognition.scoring import clearance, joint_scores, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, dots, lengths, mean, unit
 from recollect.store import (
+    BaseChange,
     Content,
     NewExample,
     Owner,
@@ -36,7 +41,9 @@ Among = Literal["all", "base", "novel"]
 Array4d = np.ndarray[tuple[int, int, int, int], np.dtype[np.uint8]]
 Pictures = Array4d | Iterable[Picture]
 T = TypeVar("T")
-_BATCH = 32  # pictures in memory at a time
+_KINDS = {"all": "categories", "base": "base categories", "novel": "taught categories"}
+_log = logging.getLogger(__name__)
+_BATCH, _BATCH_PIXELS = 32, 32 * 256**2  # pictures in memory at a time, and pixels of the extractor's input
 _CATEGORIES_AT_ONCE = 500  # whose terms are in memory at a time
 
 
@@ -60,9 +67,10 @@ class Recognizer:
         width = backend.base_vectors.shape[1]
         self._owner = Owner(backend.fingerprint, width)
         self._base_vectors = self._view(backend.base_vectors)
-        self._base_names = {fold(name): name for name in self._spec.categories}
+        self._base_places = {fold(name): place for place, name in enumerate(self._spec.categories)}
+        self._base_changes: dict[str, BaseChange] = {}
         self._taught: dict[int, Taught] = {}
-        self._listed: tuple[Category, ...] | None = None  # the categories in the order of their scores
+        self._listed: _Columns | None = None
         self._vectors = VectorTable(width)
         self._lock = threading.RLock()
         self._start(Content(), store_path(store))
@@ -79,9 +87,10 @@ class Recognizer:
         """Load a model file, a run folder, or a model that comes with the package ("imagenet").
 
         `store` says where taught categories are kept: in memory (`None`), in the SQLite file at a path, or in
-        the one that the command line uses for this model (`"default"`: `taught.sqlite` beside the model file,
-        or in the user's data folder for models that come with the package). The file is made when you first
-        teach. A file that `save` wrote brings its taught categories along.
+        the one that the command line uses for this model (`"default"`: `taught.sqlite` beside
+        model.safetensors, `zoo.taught.sqlite` beside zoo.safetensors, or one in the user's data folder for
+        models that come with the package). The file is made when you first teach. A file that `save` wrote
+        brings its taught categories along; a store takes over what it does not have of them.
 
         `device` is "auto" (CUDA, then MPS, then the CPU), "cpu", "cuda" or "mps". A model whose extractor is
         your own code loads only if you name it again: `extractor="module:package.module:callable"`.
@@ -99,6 +108,7 @@ class Recognizer:
         """Begin with what a bundle brought, in memory; a store that is there already is opened."""
         self._opened: Store | None = open_store(None, self._owner)
         self._opened.fill(content)
+        self._bundle = content
         self._later = path  # the file of a store that is not open yet, and perhaps not there
         self._seen: object = object()  # no state of any store
         self._refresh()
@@ -118,6 +128,13 @@ class Recognizer:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Callable[..., "Recognizer"], tuple[object, ...]]:
+        """Pickle the model with what is in memory, or with the path of its store."""
+        with self._lock:
+            path = self._later or getattr(self._opened, "path", None)
+            content = self._store.content() if path is None else self._bundle
+        return _unpickled, (type(self), self._backend, content, path)
+
     def __repr__(self) -> str:
         kept = self._later or getattr(self._opened, "path", None) or "memory"
         state = "closed" if self._opened is None else f"{len(self._taught)} taught, kept in {kept}"
@@ -128,18 +145,23 @@ class Recognizer:
         with self._lock:
             self._refresh()
             content = self._store.content()
-        save_bundle(path, self._backend, content)
+            save_bundle(path, self._backend, content)
+            if content and self._later is None:
+                with suppress(StoreError):  # what may only be read need not know what was saved
+                    self._store.know(content)
 
     def categories(self) -> list[Category]:
-        """Return all categories: base ones first, then taught ones in the order of teaching."""
+        """Return all categories: base ones first, also hidden ones, then taught ones in order of teaching."""
         with self._lock:
             self._refresh()
-            return list(self._in_order())
+            known = {category.id: category for category in self._in_order().categories}
+        return list(known.values())
 
     def teach(self, name: str, pictures: Picture | Pictures, *, thumbnails: bool = False) -> Category:
-        """Add a category from one or a few pictures, or more pictures to a category taught before.
+        """Add a category from one or a few pictures, or more pictures to one that is known.
 
-        With `thumbnails` a small copy of each picture is kept with it.
+        A base category that is taught pictures answers with the better of its own score and that of the
+        pictures. With `thumbnails` a small copy of each picture is kept with it.
         """
         return self.teach_all({name: pictures}, thumbnails=thumbnails)[0]
 
@@ -156,7 +178,7 @@ class Recognizer:
         pairs = pictures.items() if isinstance(pictures, Mapping) else pictures
         new: dict[str, list[NewExample]] = {}
         for name, some in pairs:
-            name = self._new_name(name)  # noqa: PLW2901
+            name = self._teachable(name)  # noqa: PLW2901
             new.setdefault(name, []).extend(self._new_examples(some, thumbnails=thumbnails))
         with self._lock:
             taught = self._change(lambda store: store.add_all(new))
@@ -164,7 +186,7 @@ class Recognizer:
             return [self._category(one) for one in taught]
 
     def forget(self, name: str) -> None:
-        """Remove a taught category."""
+        """Remove a taught category, or what a base category was taught."""
         with self._lock:
             taught = self._find(name)
             self._change(lambda store: store.remove(taught.id))
@@ -187,12 +209,33 @@ class Recognizer:
                 self._drop(changed.id)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a taught category another name; its id and its pictures stay."""
-        new = self._new_name(new)
+        """Give a category another name; its id and its pictures stay.
+
+        Of a base category only the name that is shown changes, and only here: the model stays as it is.
+        """
         with self._lock:
+            self._refresh()
+            place, own = self._base_place(old), self._base_place(new)
+            if own is not None and own != place:
+                raise RecollectError(f"'{tidy(new)}' is a base category already: choose another name")
+            if place is not None:
+                same = tidy(new) == self._spec.categories[place]
+                self._change_base(
+                    place, replace(self._changes_of(place), shown=None if same else new_name(new))
+                )
+                return
+            new = new_name(new)
             taught = self._find(old)
             self._change(lambda store: store.rename(taught.id, new))
             self._learn([Taught(taught.id, new, taught.examples, taught.revision + 1)])
+
+    def hide(self, name: str) -> None:
+        """Never answer a base category again; its scores stay."""
+        self._set_hidden(name, hidden=True)
+
+    def unhide(self, name: str) -> None:
+        """Answer a hidden base category again."""
+        self._set_hidden(name, hidden=False)
 
     def features(self, pictures: Picture | Pictures) -> Floats:
         """Return the features (n, d) of pictures, as the extractor gives them."""
@@ -200,7 +243,8 @@ class Recognizer:
 
     def scores(self, pictures: Picture | Pictures) -> Scores:
         """Return the raw scores of pictures over base (n, k) and over taught categories (n, taught)."""
-        return self._scores(self.features(pictures))
+        base, novel, columns = self._scores(self.features(pictures))
+        return Scores(base, novel, columns.categories)
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # an array of any shape may be either
@@ -240,13 +284,15 @@ class Recognizer:
     ) -> Iterator[list[Prediction]]:
         """Yield the best answers for each of some features (n, d)."""
         calibration = self._backend.header.calibration
-        base, novel, categories = self._scores(features)
-        taught, known = novel.shape[1], base.shape[1]
+        base, novel, columns = self._scores(features)
+        known, taught = base.shape[1], novel.shape[1]
         scores = joint_scores(base, novel, bias_at(calibration.bias, taught))
-        asked = {"all": slice(None), "base": slice(known), "novel": slice(known, None)}[among]
-        scores, categories = scores[:, asked], categories[asked]
+        for own, other in columns.corrected:  # the better of its own score and that of what it was taught
+            scores[:, own] = np.maximum(scores[:, own], scores[:, known + other])
+        asked, categories = columns.choice(among)
         if not categories:
-            raise RecollectError("there are no taught categories to choose from: teach some first")
+            raise RecollectError(f"there are no {_KINDS[among]} to choose from: teach some first")
+        scores = np.take(scores, asked, axis=1)
         nowhere = np.zeros(len(scores))
         if unknown and among == "all" and calibration.unknown is not None:
             cleared = clearance(scores.max(axis=1), taught, calibration.unknown)
@@ -273,7 +319,8 @@ class Recognizer:
                 f"the generator of this model is '{self._spec.generator}', which leans on no base category"
             )
         shares = leaning.mean(axis=0)
-        return [(self._spec.categories[k], float(shares[k])) for k in _best(shares, top)]
+        shown = self.categories()
+        return [(shown[k].name, float(shares[k])) for k in _best(shares, top)]
 
     @property
     def _store(self) -> Store:
@@ -291,14 +338,21 @@ class Recognizer:
         return change(self._store)
 
     def _open_file(self, path: Path) -> None:
-        """Open the store's file, which gets what is in memory so far if it is new."""
-        content = self._store.content()
+        """Open the store's file, which takes over what the bundle brought and it does not have."""
+        new = not _is_there(path)
         opened = open_store(path, self._owner)
-        opened.fill(content)
+        try:
+            taken = opened.fill(self._bundle)
+        except StoreError as error:  # such as a file that is read-only
+            taken = {}
+            _log.warning("what was saved with the model could not be taken over: %s", error)
+        if taken and not new:
+            words = ", ".join(f"{name} ({count} more)" for name, count in taken.items())
+            _log.warning("%s took over pictures that were saved with the model: %s", path, words)
         self._opened, self._later, self._seen = opened, None, object()
 
-    def _scores(self, features: Floats) -> Scores:
-        """Return the scores of features (n, d), all taken at one moment."""
+    def _scores(self, features: Floats) -> "tuple[Floats, Floats, _Columns]":
+        """Return base and novel scores of features (n, d), and what their columns are, at one moment."""
         scale = np.float32(self._backend.scale)
         # Dividing scores by |z| takes fewer divisions than dividing features.
         factor = scale if self._spec.classifier == "dot" else scale / lengths(features)
@@ -307,9 +361,9 @@ class Recognizer:
         with self._lock:
             self._refresh()
             novel = self._vectors.products(features)
-            categories = self._in_order()
+            columns = self._in_order()
         novel *= factor
-        return Scores(base, novel, categories)
+        return base, novel, columns
 
     def _batches(self, pictures: Picture | Pictures) -> Iterator[tuple[Floats, list[Picture], list[str]]]:
         """Yield the features (n, d) of a few pictures at a time, with these and what errors call them."""
@@ -317,7 +371,8 @@ class Recognizer:
         total = 1 if not several else len(pictures) if isinstance(pictures, Sized) else None
         rest = cast("Iterator[Picture]", iter(pictures if several else [pictures]))  # type: ignore[arg-type]
         prepare, done = self._spec.preprocessing, 0
-        while some := list(islice(rest, _BATCH)):
+        count = max(1, min(_BATCH, _BATCH_PIXELS // prepare.size**2))
+        while some := list(islice(rest, count)):
             names = [_name(picture, done + place, total) for place, picture in enumerate(some, 1)]
             pixels = [
                 read_pixels(picture, prepare.size, prepare.short_side, name)
@@ -341,6 +396,7 @@ class Recognizer:
         state = self._store.state()
         if state == self._seen:
             return
+        self._base_changes, self._listed = self._store.base_changes(), None
         listed = {taught.id: taught for taught in self._store.categories()}
         for id_ in self._taught.keys() - listed.keys():
             self._drop(id_)
@@ -364,44 +420,121 @@ class Recognizer:
             self._vectors.drop(id_)
             self._listed = None
 
-    def _in_order(self) -> tuple[Category, ...]:
-        """Return all categories in the order of their scores."""
+    def _in_order(self) -> "_Columns":
+        """Return the categories in the order of their scores."""
         if self._listed is None:
-            base = [Category(k, name, "base", None) for k, name in enumerate(self._spec.categories)]
             taught = sorted(self._taught.values(), key=lambda taught: taught.id)
-            self._listed = (*base, *map(self._category, taught))
+            more = {self._base_places.get(fold(one.name)): one.examples for one in taught}
+            base = [self._base_category(k, more.get(k)) for k in range(len(self._spec.categories))]
+            self._listed = _Columns(base, [self._category(one) for one in taught])
         return self._listed
 
     def _category(self, taught: Taught) -> Category:
         """Return a taught category as `categories` lists it: its ids follow the base ones."""
+        place = self._base_places.get(fold(taught.name))
+        if place is not None:
+            return self._base_category(place, taught.examples)
         return Category(len(self._spec.categories) + taught.id - 1, taught.name, "novel", taught.examples)
 
-    def _new_name(self, name: str) -> str:
-        name = new_name(name)
-        base = self._base_names.get(fold(name))
-        if base is not None:
-            spelled = "" if base == name else f" (spelled '{base}')"
-            raise RecollectError(f"'{name}'{spelled} is a base category already: choose another name")
-        return name
+    def _base_category(self, place: int, examples: int | None) -> Category:
+        change = self._changes_of(place)
+        return Category(place, change.shown or self._spec.categories[place], "base", examples, change.hidden)
+
+    def _base_place(self, name: str) -> int | None:
+        """Return the place of the base category that has or shows this name, in any spelling."""
+        folded = fold(tidy(name))
+        for base, change in self._base_changes.items():
+            if change.shown is not None and fold(change.shown) == folded:
+                return self._base_places[fold(base)]
+        return self._base_places.get(folded)
+
+    def _base_name(self, name: str) -> str | None:
+        """Return a base category's name in the model; refuse another spelling than the one that is shown."""
+        place = self._base_place(name)
+        if place is None:
+            return None
+        own, shown = self._spec.categories[place], self._base_category(place, None).name
+        if tidy(name) not in {own, shown}:
+            raise RecollectError(f"'{tidy(name)}' is a base category spelled '{shown}': use that spelling")
+        return own
+
+    def _teachable(self, name: str) -> str:
+        """Return the name under which examples are kept."""
+        with self._lock:
+            self._refresh()
+            return self._base_name(name) or new_name(name)
+
+    def _set_hidden(self, name: str, *, hidden: bool) -> None:
+        with self._lock:
+            self._refresh()
+            own = self._base_name(name)
+            if own is None:
+                self._find(name)
+                raise RecollectError(f"'{tidy(name)}' was taught, and only base categories hide: forget it")
+            place = self._base_places[fold(own)]
+            self._change_base(place, replace(self._changes_of(place), hidden=hidden))
+
+    def _changes_of(self, place: int) -> BaseChange:
+        return self._base_changes.get(self._spec.categories[place], BaseChange())
+
+    def _change_base(self, place: int, change: BaseChange) -> None:
+        name = self._spec.categories[place]
+        self._change(lambda store: store.change_base(name, change))
+        self._base_changes[name] = change
+        self._listed = None
 
     def _find(self, name: str) -> Taught:
-        """Return the taught category of that name."""
+        """Return the taught category of that name, or what a base category was taught."""
         name = tidy(name)
         self._refresh()
-        found = self._store.find(name)
-        if found is not None and found.name == name:
+        base = self._base_name(name)
+        found = self._store.find(base or name)
+        if found is not None and found.name == (base or name):
             return found
-        if fold(name) in self._base_names:
+        if base is not None:
             raise RecollectError(
-                f"'{name}' is a base category: only taught ones can be changed, or have examples"
+                f"'{name}' is a base category that was taught nothing; hide it to be rid of it"
             )
-        known = ", ".join(taught.name for taught in list(self._taught.values())[:20]) or "none"
+        known = (
+            ", ".join(self._category(taught).name for taught in list(self._taught.values())[:20]) or "none"
+        )
         hint = f"it is spelled '{found.name}'" if found else f"taught are: {known}"
         raise RecollectError(f"no category called '{name}' was taught; {hint}")
 
     def _view(self, vectors: Floats) -> Floats:
         """Return vectors as the classifier sees them: of unit length for cosine."""
         return vectors if self._spec.classifier == "dot" else unit(vectors)
+
+
+def _unpickled(kind: type[Recognizer], backend: Backend, content: Content, path: Path | None) -> Recognizer:
+    recognizer = kind(backend)
+    recognizer._start(content, path)  # noqa: SLF001
+    return recognizer
+
+
+class _Columns:
+    """The categories in the order of their scores: base ones, then taught ones."""
+
+    def __init__(self, base: Sequence[Category], taught: Sequence[Category]) -> None:
+        self.categories = (*base, *taught)
+        self.corrected = [
+            (category.id, place) for place, category in enumerate(taught) if category.origin == "base"
+        ]  # base categories that were taught pictures, and where the scores of these are
+        self._choices: dict[str, tuple[npt.NDArray[np.int64], list[Category]]] = {}
+        self._known = len(base)
+
+    def choice(self, among: Among) -> tuple[npt.NDArray[np.int64], list[Category]]:
+        """Return the columns to choose from, and their categories; hidden ones are not among them."""
+        if among not in self._choices:
+            asked = [
+                column
+                for column, category in enumerate(self.categories)
+                if among in {"all", category.origin}
+                and not category.hidden
+                and (column < self._known or category.origin == "novel")
+            ]
+            self._choices[among] = np.array(asked, np.int64), [self.categories[column] for column in asked]
+        return self._choices[among]
 
 
 def _is_there(path: Path) -> bool:

@@ -29,7 +29,8 @@ class Category:
     id: int
     name: str
     origin: Origin
-    examples: int | None  # taught pictures; `None` for a base category
+    examples: int | None  # taught pictures; `None` for a base category that was taught none
+    hidden: bool = False  # a base category that is never answered
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,11 @@ class Example:
 
 
 class Scores(NamedTuple):
-    """Raw scores of n pictures, all taken at one moment; `categories` names the columns, base ones first."""
+    """Raw scores of n pictures, all taken at one moment; `categories` names the columns, base ones first.
+
+    A base category that was taught pictures has two columns: its own, and one for these pictures among the
+    novel ones. It answers with the better of the two.
+    """
 
     base: Floats  # (n, k)
     novel: Floats  # (n, taught)

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from recollect.data.imageset import CACHE_GB
 from recollect.errors import ConfigError
-from recollect.model.spec import ClassifierKind, GeneratorKind, Value
+from recollect.model.spec import MOST_SIZE, ClassifierKind, GeneratorKind, Value
 from recollect.modelfile import PAPER
 from recollect.pretrained import is_pretrained
 from recollect.training.schedules import OneCycle, Steps
@@ -90,7 +90,7 @@ class Config(Value):
     select: Literal["both", "novel"] = "both"  # the validation figure by which stage 2's model is kept
     select_tasks: Positive = 500
     split: str | None = None
-    size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    size: Annotated[int, Field(ge=1, le=MOST_SIZE)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     device: str = "auto"
