@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     )
     from recollect.estimator import RecollectClassifier
     from recollect.recognition.recognizer import Recognizer
-    from recollect.recognition.results import Category, Example, Prediction, Scores
+    from recollect.recognition.results import Category, Duplicate, Example, Prediction, Scores
 
 __all__ = [
     "ArgumentError",
     "Category",
     "ConfigError",
     "DataError",
+    "Duplicate",
     "EstimatorError",
     "Example",
     "ExtraError",
@@ -42,7 +43,7 @@ __all__ = [
 _MODULES = {
     "Recognizer": "recognition.recognizer",
     "RecollectClassifier": "estimator",
-    **dict.fromkeys(("Category", "Example", "Prediction", "Scores"), "recognition.results"),
+    **dict.fromkeys(("Category", "Duplicate", "Example", "Prediction", "Scores"), "recognition.results"),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 from recollect.backends import Backend
 from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError, StoreError
@@ -20,7 +21,7 @@ from recollect.model.spec import bias_at
 from recollect.modelfile import read_taught
 from recollect.recognition.bundle import save_bundle, unpack
 from recollect.recognition.opening import store_file
-from recollect.recognition.results import Category, Example, Floats, Prediction, Scores
+from recollect.recognition.results import Category, Duplicate, Example, Floats, Prediction, Scores
 from recollect.recognition.scoring import clearance, joint_scores, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, dots, lengths, mean, unit
 from recollect.store import (
@@ -198,6 +199,18 @@ class Recognizer:
             kept = self._store.examples(self._find(name).id)
         return [Example(one.id, one.added, one.feature, one.thumbnail) for one in kept]
 
+    def duplicates(self, name: str) -> list[Duplicate]:
+        """Return which pictures of a category were taught before, to it or at any time to another one."""
+        with self._lock:
+            taught = self._find(name)
+            shown = {one.id: self._category(one).name for one in self._store.categories()}
+            return [
+                Duplicate(one.id, other, shown[category])
+                for one in self._store.examples(taught.id)
+                for category, other in self._store.same(one.feature)
+                if category != taught.id or other < one.id
+            ]
+
     def forget_example(self, example: int) -> None:
         """Remove one picture of a taught category, by its id; with its last one a category is forgotten."""
         with self._lock:
@@ -265,8 +278,9 @@ class Recognizer:
 
         With a calibrated model, a picture that resembles no category gets "unknown" for its first answer. Its
         probability is that of a picture of no known category, if as many are shown as of known ones; the
-        rest is shared out among the nearest categories, which follow. With `unknown=False`, or asked among
-        base or novel categories only, the picture is taken to be of one of them.
+        rest is shared out among the nearest categories, which follow. Where only one category is known, every
+        picture is weighed against "unknown" like that, also without a calibration. With `unknown=False`, or
+        asked among base or novel categories only, the picture is taken to be of one of them.
         """
         if top < 1:
             raise ArgumentError(f"top={top}: ask for at least 1 answer")
@@ -293,17 +307,33 @@ class Recognizer:
         if not categories:
             raise RecollectError(f"there are no {_KINDS[among]} to choose from: teach some first")
         scores = np.take(scores, asked, axis=1)
-        nowhere = np.zeros(len(scores))
-        if unknown and among == "all" and calibration.unknown is not None:
-            cleared = clearance(scores.max(axis=1), taught, calibration.unknown)
-            nowhere = np.where(cleared < 0, unknown_probability(cleared, calibration.unknown), 0)
-        for row, strange in zip(softmax(scores, calibration.temperature), nowhere.tolist(), strict=True):
+        strange = np.zeros(len(scores))  # how probably a picture is of no known category
+        if unknown and among == "all":
+            strange = self._strangeness(scores.max(axis=1), len(categories), taught)
+        for row, share in zip(softmax(scores, calibration.temperature), strange.tolist(), strict=True):
             nearest = [
-                Prediction(categories[k].name, float(row[k]) * (1 - strange), categories[k].origin)
+                Prediction(categories[k].name, float(row[k]) * (1 - share), categories[k].origin)
                 for k in _best(row, top)
             ]
-            unsure = [Prediction("unknown", strange, "unknown")] if strange else []
+            unsure = [Prediction("unknown", share, "unknown")] if share >= 0.5 else []
             yield [*unsure, *nearest][:top]
+
+    def _strangeness(self, best: Floats, count: int, taught: int) -> npt.NDArray[np.float64]:
+        """Return how probably pictures with these best scores (n,) are of no known category.
+
+        A single category has nothing to compare with, and a softmax would give it everything. So it competes
+        with anything else: by the calibration, or where there is none as if all else scored at cosine ½.
+        """
+        calibration = self._backend.header.calibration
+        if calibration.unknown is not None:
+            cleared = clearance(best, taught, calibration.unknown)
+            strange = unknown_probability(cleared, calibration.unknown)
+            return strange if count == 1 else np.where(cleared < 0, strange, 0.0)
+        if count > 1:
+            return np.zeros(len(best))
+        other = self._backend.scale / 2 if self._spec.classifier == "cosine" else 0.0
+        found: npt.NDArray[np.float64] = expit((other - best.astype(np.float64)) / calibration.temperature)
+        return found
 
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return the base categories that a taught one leans on, with the attention that each gets.

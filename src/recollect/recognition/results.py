@@ -43,6 +43,15 @@ class Example:
     thumbnail: bytes | None  # a small JPEG
 
 
+@dataclass(frozen=True)
+class Duplicate:
+    """An example whose picture was taught twice, found by its feature."""
+
+    example: int
+    other: int  # the example that is the same picture
+    category: str  # of the other one
+
+
 class Scores(NamedTuple):
     """Raw scores of n pictures, all taken at one moment; `categories` names the columns, base ones first.
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 from recollect.model.spec import Unknown
 
@@ -33,6 +34,5 @@ def clearance(best: Array, taught: int, unknown: Unknown) -> Array:
 
 def unknown_probability(cleared: Array, unknown: Unknown) -> Array:
     """Return the probability that a picture is of no known category, if as many are as are not."""
-    with np.errstate(over="ignore"):  # 1 / (1 + ∞) = 0 is right
-        probability: Array = 1 / (1 + np.exp(unknown.steepness * cleared - unknown.offset))
+    probability: Array = expit(unknown.offset - unknown.steepness * cleared)
     return probability

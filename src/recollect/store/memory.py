@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from recollect.store import (
+    SAME,
     BaseChange,
     Content,
     Example,
@@ -21,6 +22,7 @@ from recollect.store import (
     is_same,
     missing,
     missing_from,
+    norm,
     taken,
 )
 
@@ -41,6 +43,7 @@ class MemoryStore:
         self._categories: dict[int, _Category] = {}
         self._by_fold: dict[str, int] = {}
         self._of_example: dict[int, int] = {}
+        self._norms: dict[int, float] = {}  # of each example's feature
         self._last_category = self._last_example = 0
         self._base: dict[str, BaseChange] = {}
         self._known: set[str] = set()  # digests of content that was taken over
@@ -102,7 +105,7 @@ class MemoryStore:
             del self._categories[category]
             del self._by_fold[fold(gone.name)]
             for example in gone.examples:
-                del self._of_example[example]
+                del self._of_example[example], self._norms[example]
 
     def remove_example(self, example: int) -> Taught:
         """Remove an example; return its category, which is removed too if it has no other example."""
@@ -110,6 +113,7 @@ class MemoryStore:
             if example not in self._of_example:
                 raise missing(f"example {example}")
             category = self._of_example.pop(example)
+            del self._norms[example]
             del self._categories[category].examples[example]
             self._changed(category)
             left = self._taught(category)
@@ -159,12 +163,14 @@ class MemoryStore:
     def same(self, feature: Floats) -> list[tuple[int, int]]:
         """Return the ids of categories and examples whose feature is that of the same picture."""
         with self._lock:
-            return [
+            length = norm(feature)
+            low, high = length * (1 - SAME), length * (1 + SAME)
+            near = [example for example, value in self._norms.items() if low <= value <= high]
+            return sorted(
                 (category, example)
-                for category, kept in self._categories.items()
-                for example, one in kept.examples.items()
-                if is_same(feature, one.feature)
-            ]
+                for category, example in ((self._of_example[example], example) for example in near)
+                if is_same(feature, self._categories[category].examples[example].feature)
+            )
 
     def know(self, content: Content) -> None:
         """Note that this content came from here."""
@@ -189,6 +195,7 @@ class MemoryStore:
                 self._categories[taught.id] = _Category(taught.name, taught.revision, kept)
                 self._by_fold[fold(taught.name)] = taught.id
                 self._of_example.update(dict.fromkeys(kept, taught.id))
+                self._norms.update({example.id: norm(example.feature) for example in examples})
             self._last_category, self._last_example = content.last_category, content.last_example
             self._base = dict(content.base)
             self._known.add(content.digest())
@@ -209,6 +216,7 @@ class MemoryStore:
             kept = Example(*values, example.thumbnail, number, time.time())
             self._categories[category].examples[number] = kept
             self._of_example[number] = category
+            self._norms[number] = norm(kept.feature)
         self._changed(category)
         return self._taught(category)
 
