@@ -101,7 +101,7 @@ LAYOUTS = {
     "three pickles": write_caches,
 }
 
-EXACT = {"five pickles", "three pickles"}
+EXACT = ("five pickles", "three pickles")
 
 
 def load(path, size=SIZE, **options):
