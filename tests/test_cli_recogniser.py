@@ -426,6 +426,29 @@ def test_explaining_a_taught_category(taught, answer, run, refused):
     assert "taught are: okapi, tapir" in refused("explain", taught, "yeti")
 
 
+def test_a_base_category_can_be_hidden_and_renamed(taught, photos, answer, run, refused):
+    def answers():
+        (found,) = answer("predict", taught, photos / "okapi" / "000.png", "--top", 9)["predictions"]
+        return [one["category"] for one in found["answers"]]
+
+    before = answers()
+    assert "base-1" in before
+    assert answer("hide", taught, "base-1") == {
+        "model": str(taught), "store": str(taught / "taught.sqlite"), "category": "base-1", "hidden": True,
+    }  # fmt: skip
+    assert answers() == [name for name in before if name != "base-1"]
+    rows = answer("categories", taught)["categories"]
+    assert [row["name"] for row in rows if row["hidden"]] == ["base-1"]
+    assert "base, hidden" in run("categories", taught)[1]
+    assert run("unhide", taught, "base-1") == (0, "'base-1' can be an answer again.\n", "")
+    assert answers() == before
+    assert run("rename", taught, "base-1", "ant")[0] == 0
+    assert answers() == ["ant" if name == "base-1" else name for name in before]
+    assert "is no longer an answer" in run("hide", taught, "ant")[1]
+    assert "forget it" in refused("hide", taught, "okapi")
+    assert "no category called 'yeti'" in refused("unhide", taught, "yeti")
+
+
 def test_copying_a_store_that_is_in_use(taught, photos, answer, run, refused, tmp_path):
     with Recognizer.load(taught, "default") as open_elsewhere:
         open_elsewhere.teach("quoll", sorted((photos / "okapi").iterdir()))
@@ -689,6 +712,10 @@ def test_choosing_among_taught_categories_where_there_are_none(model, photos, re
 
 COMMANDS = {
     "teach": ("quoll", "PHOTOS/okapi"),
+    "hide": ("base-1",),
+    "unhide": ("base-1",),
+    "explain": ("okapi",),
+    "check": ("PHOTOS",),
     "forget": ("okapi",),
     "rename": ("okapi", "quoll"),
     "categories": (),
@@ -730,7 +757,7 @@ def test_a_store_that_is_not_there_is_not_made_by_mistake(taught, command, refus
     name, *rest = command(taught, "--store", tmp_path / "typo.sqlite")
     if name != "teach":
         assert "there is no store at" in refused(name, *rest)
-    if name in {"teach", "forget", "rename"}:
+    if name in {"teach", "forget", "rename", "hide", "unhide"}:
         assert "gone when the command ends" in refused(name, *rest[:-1], "memory:")
 
 

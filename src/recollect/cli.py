@@ -110,6 +110,7 @@ Model = Annotated[
 ]
 Data = Annotated[str, _argument("DATA", "The data the model was trained on.")]
 Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of them.")]
+Base = Annotated[str, _argument("NAME", "A base category.")]
 Taught = Annotated[str, _argument("NAME", "A taught category.")]
 Store = Annotated[
     str | None, _option("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
@@ -454,7 +455,7 @@ def teach(
     _quiet: Quiet = False,
     _version: Version = False,
 ) -> None:
-    """Add a category from one or a few pictures, or add pictures to one taught before."""
+    """Add a category from one or a few pictures, or add pictures to one that is known."""
     if (name is None) == (folder is None) or (folder is None and not pictures):
         raise RecollectError("give NAME and at least one PICTURE, or --from FOLDER alone")
     from recollect.commands import teach
@@ -474,7 +475,7 @@ def forget(
     _quiet: Quiet = False,
     _version: Version = False,
 ) -> None:
-    """Remove a taught category."""
+    """Remove a taught category, or the pictures that were added to a base category."""
     from recollect.commands import categories as command
 
     _print(command.forget(_target(model, store, extractor), name), json_, command.forget_text)
@@ -483,7 +484,7 @@ def forget(
 @app.command(cls=_Command)
 def rename(
     model: Model,
-    old: Annotated[str, _argument("OLD", "A taught category.")],
+    old: Annotated[str, _argument("OLD", "A category.")],
     new: Annotated[str, _argument("NEW", "Its new name.")],
     store: Store = None,
     extractor: Extractor = None,
@@ -491,10 +492,42 @@ def rename(
     _quiet: Quiet = False,
     _version: Version = False,
 ) -> None:
-    """Rename a taught category."""
+    """Rename a category. The model itself keeps the names of its base categories."""
     from recollect.commands import categories as command
 
     _print(command.rename(_target(model, store, extractor), old, new), json_, command.rename_text)
+
+
+@app.command(cls=_Command)
+def hide(
+    model: Model,
+    name: Base,
+    store: Store = None,
+    extractor: Extractor = None,
+    json_: Json = False,
+    _quiet: Quiet = False,
+    _version: Version = False,
+) -> None:
+    """Never answer a base category again; unhide undoes it."""
+    from recollect.commands import categories as command
+
+    _print(command.hide(_target(model, store, extractor), name), json_, command.hide_text)
+
+
+@app.command(cls=_Command)
+def unhide(
+    model: Model,
+    name: Base,
+    store: Store = None,
+    extractor: Extractor = None,
+    json_: Json = False,
+    _quiet: Quiet = False,
+    _version: Version = False,
+) -> None:
+    """Let a hidden base category be an answer again."""
+    from recollect.commands import categories as command
+
+    _print(command.hide(_target(model, store, extractor), name, hidden=False), json_, command.hide_text)
 
 
 @app.command(cls=_Command)

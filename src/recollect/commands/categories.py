@@ -1,6 +1,7 @@
-"""`recollect categories`, and the commands that change one: forget, rename."""
+"""`recollect categories`, and the commands that change one: forget, rename, hide, unhide."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -18,7 +19,7 @@ def categories(target: Target) -> dict[str, Any]:
     """Return the result of `recollect categories`: taught ones first, each with its number of examples."""
     with target.open() as recognizer:
         known = sorted(recognizer.categories(), key=lambda category: category.origin != "novel")
-    rows = [{"id": one.id, "name": one.name, "origin": one.origin, "examples": one.examples} for one in known]
+    rows = [asdict(one) for one in known]
     taught = sum(one.origin == "novel" for one in known)
     return {"model": str(target.model), "base": len(known) - taught, "taught": taught, "categories": rows}
 
@@ -41,7 +42,8 @@ def categories_table(report: dict[str, Any], *, everything: bool = False) -> Tab
     for row in shown:
         examples = "" if row["examples"] is None else str(row["examples"])
         # Not plain strings: a name may hold what rich takes for markup.
-        table.add_row(str(row["id"]), Text(row["name"]), row["origin"], examples)
+        origin = f"{row['origin']}, hidden" if row["hidden"] else row["origin"]
+        table.add_row(str(row["id"]), Text(row["name"]), origin, examples)
     return table
 
 
@@ -63,6 +65,12 @@ def rename(target: Target, old: str, new: str) -> dict[str, Any]:
     return {**changed, "old": tidy(old), "new": tidy(new)}
 
 
+def hide(target: Target, name: str, *, hidden: bool = True) -> dict[str, Any]:
+    """Hide a base category, or let it be an answer again: the result of `recollect hide` and `unhide`."""
+    changed = _changed(target, lambda known: known.hide(name) if hidden else known.unhide(name))
+    return {**changed, "category": tidy(name), "hidden": hidden}
+
+
 def forget_text(result: dict[str, Any]) -> str:
     """Return what `forget` prints."""
     return f"Forgot '{result['forgotten']}' and its {counted(result['examples'], 'picture')}."
@@ -71,6 +79,13 @@ def forget_text(result: dict[str, Any]) -> str:
 def rename_text(result: dict[str, Any]) -> str:
     """Return what `rename` prints."""
     return f"'{result['old']}' is now called '{result['new']}'."
+
+
+def hide_text(result: dict[str, Any]) -> str:
+    """Return what `hide` and `unhide` print."""
+    if result["hidden"]:
+        return f"'{result['category']}' is no longer an answer. To undo this: recollect unhide"
+    return f"'{result['category']}' can be an answer again."
 
 
 def _changed(target: Target, change: Callable[[Recognizer], None]) -> dict[str, Any]:

@@ -28,9 +28,9 @@ def teach(
 ) -> dict[str, Any]:
     """Teach a category from pictures, or each sub-folder of `folder` as one: the result of `recollect teach`.
 
-    `taught` has for each category its `id`, `name`, the pictures `added` now, all its `examples`, and under
-    `leans_on` the base categories that its vector draws on most (`category`, `share`), where the model's
-    generator pays attention to any.
+    `taught` has for each category its `id`, `name`, `origin` (base for a corrected one), the pictures `added`
+    now, all its `examples`, and under `leans_on` the base categories that its vector draws on most
+    (`category`, `share`), if the model's generator pays attention to any.
     """
     path = target.kept()
     given = by_category(folder) if folder else {new_name(str(name)): find(paths)}
@@ -40,6 +40,7 @@ def teach(
             {
                 "id": one.id,
                 "name": one.name,
+                "origin": one.origin,
                 "added": len(pictures),
                 "examples": one.examples,
                 "leans_on": _leans_on(recognizer, one.name),
@@ -66,7 +67,10 @@ def teach_text(result: dict[str, Any], *, own_store: bool) -> str:
     """Return what `teach` prints: a line for each category, and where they are kept."""
     lines = []
     for one in result["taught"]:
-        line = f"Taught '{one['name']}' from {counted(one['added'], 'picture')}"
+        count = counted(one["added"], "picture")
+        line = f"Taught '{one['name']}' from {count}"
+        if one["origin"] == "base":
+            line = f"Added {count} to the base category '{one['name']}'"
         if one["examples"] > one["added"]:
             line += f", {one['examples']} in all"
         lines.append(f"{line}.")
