@@ -149,7 +149,7 @@ def test_a_model_without_attention_leans_on_nothing(tmp_path, make_model, photos
     save_model(tmp_path / "m.safetensors", make_model(generator=generator))
     result = answer("teach", tmp_path / "m.safetensors", "okapi", photos / "okapi")
     assert result["taught"][0]["leans_on"] == []
-    assert result["store"] == str(tmp_path / "taught.sqlite")
+    assert result["store"] == str(tmp_path / "m.taught.sqlite")
 
 
 def test_forgetting_and_renaming(taught, answer, run):
@@ -768,7 +768,7 @@ def test_features_that_are_no_numbers(tmp_path, make_model, photos, refused):
     for words in (("teach", "okapi"), ("predict",)):
         command, *rest = words
         said = refused(command, tmp_path / "m.safetensors", *rest, photos / "okapi")
-        assert "gives no finite numbers" in said
+        assert "numbers that are not finite" in said
 
 
 # Starting up: what is not needed is not loaded.

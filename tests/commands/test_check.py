@@ -178,6 +178,16 @@ def test_for_what_was_never_taught_unknown_is_the_right_answer(model, zoo, tmp_p
     assert confusion.predicted[-1] == "(unknown)"
 
 
+def test_a_renamed_base_category_is_still_one(model, zoo, tmp_path):
+    model = Path(shutil.copy(find_model(model), tmp_path / "own.safetensors"))
+    with Recognizer.load(model, "default") as recognizer:
+        recognizer.rename("bee", "yeti")
+    rows = check_folder(model, zoo)[0]["categories"]
+    assert [(row["category"], row["origin"]) for row in rows] == [
+        ("ant", "base"), ("yeti", "base"), ("[red]cat", "base"),
+    ]  # fmt: skip
+
+
 def test_two_stores_are_compared(model, zoo, tmp_path):
     model = Path(shutil.copy(find_model(model), tmp_path / "own.safetensors"))
     with Recognizer.load(model, "default") as recognizer:

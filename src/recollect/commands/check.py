@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 class _Answers(NamedTuple):
     """What a recogniser knew, and how often each category's pictures got each answer (`None`: unknown)."""
 
-    known: list[str]
+    origins: Mapping[str, str]  # by category
     spelled: dict[str, str]  # a category's own spelling, by `fold`
     counts: Counter[tuple[str, str | None]]
 
     @classmethod
     def of(cls, recognizer: Recognizer) -> "_Answers":
-        known = [category.name for category in recognizer.categories()]
-        return cls(known, {fold(name): name for name in known}, Counter())
+        origins = {category.name: category.origin for category in recognizer.categories()}
+        return cls(origins, {fold(name): name for name in origins}, Counter())
 
 
 def check(
@@ -67,7 +67,7 @@ def check(
         if not asked:
             raise DataError(
                 f"no sub-folder of {folder} is a category of {target.model}: there are "
-                f"{_some(sorted(untaught))}, and the model knows {_some(answers[0].known)}"
+                f"{_some(sorted(untaught))}, and the model knows {_some([*answers[0].origins])}"
             )
         prepare = header.spec.preprocessing
         for places, pixels in pictures.read(asked, prepare, "checking", skip_bad=skip_bad, bad=bad):
@@ -77,10 +77,10 @@ def check(
                     one.counts[true, None if best.origin == "unknown" else best.category] += 1
     first = answers[0]
     # Somebody may have taught or renamed a category since: its new name is an answer too.
-    new = sorted({said for _, said in first.counts if said is not None} - {*first.known})
-    confusion = _confusion(first.counts, [*first.known, *new], sorted(untaught))
+    new = sorted({said for _, said in first.counts if said is not None} - {*first.origins})
+    confusion = _confusion(first.counts, [*first.origins, *new], sorted(untaught))
     report: dict[str, Any] = {"model": str(target.model), "data": str(folder)}
-    report |= _figures(confusion, {*header.spec.categories}, {*untaught})
+    report |= _figures(confusion, first.origins)
     if not can_refuse:
         none: dict[str, Any] = {"accuracy": None, "confused_with": None}
         report["unknown"] = [
@@ -169,7 +169,7 @@ def _confusion(
     return Confusion(table, tuple(rows), tuple(UNKNOWN if name is None else name for name in columns))
 
 
-def _figures(confusion: Confusion, base: set[str], untaught: set[str]) -> dict[str, Any]:
+def _figures(confusion: Confusion, origins: Mapping[str, str]) -> dict[str, Any]:
     counts, own = confusion.counts, confusion.own()
     totals, right = counts.sum(axis=1), counts[np.arange(len(own)), own]
     wrong = counts.copy()
@@ -179,18 +179,18 @@ def _figures(confusion: Confusion, base: set[str], untaught: set[str]) -> dict[s
         worst = int(wrong[place].argmax())
         share = _percent(wrong[place, worst] / totals[place])
         confused = {"category": confusion.predicted[worst], "share": share} if wrong[place, worst] else None
-        origin = {} if name in untaught else {"origin": "base" if name in base else "novel"}
+        origin = {"origin": origins[name]} if name in origins else {}
         accuracy = _percent(right[place] / totals[place])
         figures = {"pictures": int(totals[place]), "accuracy": accuracy, "confused_with": confused}
-        rows[name in untaught].append({"category": name, **origin, **figures})
-    known = np.array([name not in untaught for name in confusion.true])
+        rows[name in origins].append({"category": name, **origin, **figures})
+    known = np.array([name in origins for name in confusion.true])
     right, totals = right[known], totals[known]
     return {
         "pictures": int(totals.sum()),
         "accuracy": _percent(right.sum() / totals.sum()) if len(totals) else None,
         "mean_accuracy": _percent((right / totals).mean()) if len(totals) else None,
-        "categories": rows[False],
-        "unknown": rows[True],
+        "categories": rows[True],
+        "unknown": rows[False],
     }
 
 
