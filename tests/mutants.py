@@ -322,7 +322,7 @@ MUTANTS = [
         "training/frozen.py",
         "view.copy_(view.float() - centre)",
         "view.copy_(view.float())",
-        "training/test_frozen.py -k centred",
+        "training/test_frozen.py -k start",
     ),
     Mutant(
         "base vectors start from noise",

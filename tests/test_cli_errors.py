@@ -225,7 +225,7 @@ def unfinished(copied):
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(refused, copied, zoo):
-    assert "holds a run already: go on with --resume" in refused(*train(zoo, copied, "--split", SPLIT))
+    assert "already holds a run: continue it with --resume" in refused(*train(zoo, copied, "--split", SPLIT))
 
 
 @pytest.mark.parametrize("kind", ["", "folder:"])

@@ -58,6 +58,6 @@ def test_the_demonstration_trains_teaches_measures_and_draws(short, tmp_path, ca
 def test_the_demonstration_never_clears_another_run(short, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(b"somebody's work")
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="already holds a run"):
         demo.run_demo(tmp_path)
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == b"somebody's work"

@@ -104,6 +104,8 @@ def test_stage_1_starts_from_means_with_the_scale_that_suits_them(pictures):
     frozen = frozen_views(new_model(config, split), split, config)
     stage = HeadClassification(model, split, config, frozen)
     labels = torch.from_numpy(split.base_train.labels)
+    means = torch.stack([frozen.views.float()[:, labels == label].mean((0, 1)) for label in range(4)])
+    assert means.mean(0).abs().max() < 1e-2 * frozen.centre.abs().max(), "views are centred"
     views = F.normalize(frozen.views.float(), dim=2)
     means = torch.stack([views[:, labels == label].sum((0, 1)) for label in range(4)])
     torch.testing.assert_close(model.classifier.weight.data, F.normalize(means))
@@ -247,9 +249,9 @@ def test_a_model_file_never_causes_an_import(pictures, tmp_path):
 
 
 def test_what_makes_no_sense_is_refused(pictures, tmp_path):
-    with pytest.raises(ConfigError, match="leave it out, or --finetune"):
+    with pytest.raises(ConfigError, match="leave it out, or add --finetune"):
         train(configured(pictures, minutes=1), tmp_path / "run")
-    with pytest.raises(ConfigError, match="'c32f' brings no weights along"):
+    with pytest.raises(ConfigError, match="'c32f' is not pretrained"):
         train(make_config({}, {"data": "glyphs", "extractor": "c32f", "finetune": True}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="'efficientnet-lite0' ends as it was trained"):

@@ -364,7 +364,7 @@ def test_two_trainings_in_one_folder_do_not_mix(pictures, tmp_path):
 def test_leftovers_of_another_run_are_refused(pictures, finished, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "stage1.safetensors").write_bytes((finished / "stage1.safetensors").read_bytes())
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="already holds a run"):
         train(configured(pictures), tmp_path / "run")
 
 

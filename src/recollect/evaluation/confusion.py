@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MOST = 40  # categories in a picture
 CULPRITS = 15  # wrong answers shown besides them
 UNKNOWN = "(unknown)"  # the answer that names no category
-WRITTEN = 25  # up to so many, shares are written into the cells
+WRITTEN = 25  # with up to this many, cells show their shares
 _INCHES = {True: 0.42, False: 0.27}  # of a cell, with and without a number in it
 
 

@@ -40,7 +40,7 @@ class Scorer(Protocol):
     ) -> ScoringFunction:
         """Return the scoring function over features of novel and of base pictures.
 
-        Without novel ones, base categories play novel and are hidden among base ones.
+        Without novel ones, base categories act as novel ones and are hidden among base ones.
         """
         ...
 
@@ -79,7 +79,7 @@ def answers_of(score: ScoringFunction, tasks: Tasks, *, chunk: int = 100) -> Ans
 def model_scores(model: Model, novel: FeatureSet | None, base: FeatureSet) -> ScoringFunction:
     """Return the scoring function of a model over features of novel and of base pictures.
 
-    Without novel ones, base categories play novel and are hidden from classifier, memory and keys.
+    Without novel ones, base categories act as novel ones, hidden from classifier, memory and keys.
     """
     return _fake_novel_scores(model, base) if novel is None else _novel_scores(model, novel, base)
 
@@ -177,10 +177,8 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Return the report's `results`: one entry for each number of shots, every figure with its interval.
 
-    Figures that the method `by` (the paper's unless said) cannot give are `None`.
-
-    Without `queries`, tasks have as many of each novel category as is customary for the data.
-    `keep` receives how every query was answered, by number of shots.
+    Figures that the method `by` (default: the paper's) cannot give are `None`. `queries` defaults to what is
+    usual for the data. `keep` receives how every query was answered, by number of shots.
     """
     by = by or PaperScorer()
     queries = queries or split.queries
@@ -240,9 +238,7 @@ def load_trained(
             "measures it on pictures that it has not seen"
         )
     found = find_device(device)
-    loaded = load_model(model, extractor).to(
-        found
-    )  # what is wrong with it is said before pictures are decoded
+    loaded = load_model(model, extractor).to(found)  # fail before pictures are decoded
     split = load_data(
         data,
         size=spec.preprocessing.size,
@@ -297,7 +293,9 @@ def evaluation_report(
         by=by,
     )
     if split.evaluated(part)[0] is None:
-        warnings.append(f"no {part} categories are reserved: base ones play novel on held-out pictures")
+        warnings.append(
+            f"no {part} categories are reserved: base ones act as novel ones on held-out pictures"
+        )
     for warning in warnings:
         log.warning("%s", warning)
     return {

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from recollect.system.disk import replacing_file
 
 RIGHT, WRONG = "#2e8b57", "#c0392b"
-# Okabe and Ito's colours, which most people tell apart.
+# Okabe and Ito's colours, which most people can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
@@ -24,10 +24,9 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
 
 
 def plain(name: str, most: int = 24) -> str:
-    r"""Return a category's name as matplotlib shall write it: on one line, not too long, and as it is.
+    r"""Return a category's name as matplotlib should write it: on one line, shortened, taken literally.
 
-    Matplotlib takes what stands between two `$` for mathematics, and leaves out a legend's entry that starts
-    with `_`.
+    Matplotlib reads text between two `$` as mathematics, and hides legend entries that start with `_`.
 
     >>> plain("$5 and $10"), plain("a" * 30)
     ('\\$5 and \\$10', 'aaaaaaaaaaaaaaaaaaaaaaa…')

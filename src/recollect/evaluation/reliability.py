@@ -1,4 +1,4 @@
-"""How far probabilities can be trusted, and how well known pictures are told from unknown ones."""
+"""How far probabilities can be trusted, and how well known pictures are separated from unknown ones."""
 
 from typing import Any, NamedTuple
 

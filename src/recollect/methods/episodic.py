@@ -1,4 +1,4 @@
-"""Training on episodes of pictures, for methods that learn from nothing else: whole batches of them.
+"""Training on episodes of pictures, in whole batches, for methods that learn from nothing else.
 
 All episodes of a step are augmented together and pass the extractor together, with batch norm in training
 mode. A run sees as many pictures as stage 1 of the same configuration, under the same optimiser.
@@ -54,7 +54,7 @@ class EpisodicMethod(ABC):
         """Add to a trained model what it needs for base scores."""
 
     def settled(self, config: Config) -> Config:
-        """Return the configuration with what the method decides itself."""
+        """Return the configuration with the method's own settings."""
         last_relu = self.last_relu and not is_pretrained(config.extractor)
         own = {"classifier": self.classifier, "last_relu": last_relu}
         return config.model_copy(update={"method": self.name, "generator": "mean", **own})
@@ -77,8 +77,7 @@ class EpisodicMethod(ABC):
         """Refuse an extractor that would not learn and, by name, a category too small for the episodes."""
         if config.frozen:
             raise ConfigError(
-                f"{self.title} learn nothing but the extractor, and '{config.extractor}' stays as it comes: "
-                "add --finetune"
+                f"{self.title} only train the extractor, and '{config.extractor}' is frozen: add --finetune"
             )
         episode_shape(self, config, split)
 
@@ -126,7 +125,7 @@ class EpisodicMethod(ABC):
 
 
 class EpisodesOfPictures(Stage):
-    """Steps of several episodes, in which base categories play novel."""
+    """Steps of several episodes, in which base categories act as novel ones."""
 
     number = 1
     title = "episodes"
@@ -188,7 +187,7 @@ class EpisodesOfPictures(Stage):
 def episode_shape(method: EpisodicMethod, config: Config, split: Split) -> tuple[TaskSampler, TaskShape]:
     """Return the sampler and shape of episodes; refuse, by name, a category too small for them.
 
-    Where there are fewer base categories than ways, all but one play novel.
+    With fewer base categories than ways, all but one act as novel ones.
     """
     recipe, labels = config.episodic, np.asarray(split.base_train.labels)
     sampler = TaskSampler(labels, None, base_names=split.categories)

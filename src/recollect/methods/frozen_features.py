@@ -1,4 +1,4 @@
-"""Methods on the features of stage 1: nothing but ordinary classification was ever trained."""
+"""Methods on the features of stage 1, which was trained by ordinary classification alone."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from recollect.training.train import learn_stage_one, save_trained, stage_one_fa
 
 
 class FrozenFeatures(ABC):
-    """A method that trains stage 1, or takes over that of another run, and learns nothing after it."""
+    """A method that trains stage 1, or reuses that of another run, and learns nothing after it."""
 
     name: str
     title: str
@@ -36,7 +36,7 @@ class FrozenFeatures(ABC):
         return task_scores(self.score(model, novel, split), novel, base, model.mean.device)
 
     def settled(self, config: Config) -> Config:
-        """Return the configuration with what the method decides itself."""
+        """Return the configuration with the method's own settings."""
         return config.model_copy(update={"method": self.name, "generator": "mean"})
 
     def check(self, config: Config, split: Split) -> None:  # noqa: B027

@@ -11,7 +11,7 @@ _LEAST = 1e-7  # probability, before the logarithm
 
 
 class MatchingNetworks(EpisodicMethod):
-    """A query is of the category whose examples it leans on most; there is nothing to tell base ones by."""
+    """A query belongs to the category whose examples it resembles most; base categories have no scores."""
 
     name = "matching"
     title = "Matching Networks"

@@ -1,4 +1,4 @@
-"""The interface of a method, and scores of tasks for methods that look at nothing but a task's features."""
+"""The interface of a method, and task scores for methods that only look at a task's features."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +22,14 @@ FeatureScores = Callable[[Tensor, Tensor], tuple[Tensor | None, Tensor]]
 class Method(Scorer, Protocol):
     """Learns from base pictures, then scores tasks over novel and, where `joint`, over base categories too.
 
-    A trained method is a run folder; its model file names the method and is a `Model` whose parts mean what
-    the method says.
+    A trained method is a run folder; its model file names the method, which defines what the parts of the
+    `Model` mean.
     """
 
     title: str  # as papers call it
 
     def settled(self, config: Config) -> Config:
-        """Return a configuration with what the method decides itself."""
+        """Return a configuration with the method's own settings."""
         ...
 
     def check(self, config: Config, split: Split) -> None:
@@ -44,9 +44,9 @@ class Method(Scorer, Protocol):
 def task_scores(
     score: FeatureScores, novel: FeatureSet | None, base: FeatureSet, device: torch.device
 ) -> ScoringFunction:
-    """Return the scoring function that gathers the features of tasks and has them scored.
+    """Return a scoring function that gathers the features of tasks and scores them.
 
-    A method without base scores gets one base category that nothing is ever taken for.
+    A method without base scores gets one base category that never wins.
     """
     base_features = base.features.to(device)
     novel_features = base_features if novel is None else novel.features.to(device)

@@ -22,7 +22,7 @@ class Memory(NamedTuple):
     """What attention looks at: the base vectors, and which of them are hidden in each task."""
 
     vectors: Tensor  # (k, d)
-    hidden: Tensor | None = None  # (tasks, k), true where a base category plays novel
+    hidden: Tensor | None = None  # (tasks, k), true where a base category acts as a novel one
 
 
 def attention_weights(queries: Tensor, keys: Tensor, sharpness: Tensor, hidden: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ class Head(nn.Module):
     def terms(self, support: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Return each example's term of w' (…, d).
 
-        `hidden` (tasks, k) marks base categories that play novel.
+        `hidden` (tasks, k) marks base categories that act as novel ones.
         """
         view = self.classifier.view
         return self.generator.terms(view(support), Memory(view(self.classifier.weight), hidden))
@@ -35,8 +35,8 @@ class Head(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Score queries (tasks, q, d) over W* = W_base ∪ W_novel: base (tasks, q, k), novel (tasks, q, ways).
 
-        Base categories that play novel in a task (`hidden`) score −∞ there: they leave the softmax, the
-        attention memory and the keys.
+        Base categories that act as novel ones in a task (`hidden`) score −∞ there: they leave the softmax,
+        the attention memory and the keys.
         """
         view, scale = self.classifier.view, self.classifier.scale
         seen, vectors = view(queries), view(self.classifier.weight)

@@ -87,7 +87,7 @@ class Calibration(Value):
 
     Probabilities are softmax((scores + bias of taught ones) / temperature). The bias is one number, or one
     for each of some numbers of taught categories. The report has validation figures in percent, before and
-    after. Without a calibration scores are taken as they are.
+    after. The default leaves scores as they are.
     """
 
     temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
@@ -97,9 +97,9 @@ class Calibration(Value):
 
 
 def bias_at(bias: float | Mapping[int, float], taught: int) -> float:
-    """Return the bias for so many taught categories.
+    """Return the bias for this number of taught categories.
 
-    Between the numbers that it is known for it runs along their logarithm, beyond them it stays.
+    It is interpolated over the logarithm of the number, and constant outside the given range.
 
     >>> [round(bias_at({1: 2.0, 16: -2.0}, taught), 2) for taught in (1, 2, 4, 16, 1000)]
     [2.0, 1.0, 0.0, -2.0, -2.0]

@@ -1,4 +1,4 @@
-"""What the paper claims, and whether results bear it out."""
+"""What the paper claims, and whether the results support it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ CLAIMS = (
 
 
 def verdict(found: Measured | None, above: float = 0.0) -> str:
-    """Say whether a difference lies above a value, as far as its interval tells.
+    """Say whether a difference lies above a value, judged by its interval.
 
     >>> verdict(Measured(2, 1)), verdict(Measured(-2, 1)), verdict(Measured(0.5, 1))
     ('holds', 'does not hold', 'undecided')

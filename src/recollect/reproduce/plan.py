@@ -1,4 +1,4 @@
-"""What a reproduction will do, decided before it starts and kept in its folder."""
+"""What a reproduction will do, fixed before it starts and kept in its folder."""
 
 import os
 import platform
@@ -34,7 +34,7 @@ _RECIPES = {"cifar-fs": "cifar-fs-c64f-table"}  # where the tables have one of t
 
 
 class Plan(Value):
-    """Everything that decides what a reproduction gives, but for the place of the data and of the results."""
+    """Everything that determines a reproduction's results, except where the data and the results are."""
 
     table: str
     data: str  # its kind and the last part of its path
@@ -43,7 +43,7 @@ class Plan(Value):
     decided: Settings  # the numbers of steps
     seeds: Annotated[int, Field(ge=1, le=MOST_SEEDS)]
     tasks: Positive
-    queries: Positive | None  # of each novel category; as is customary for the data, unless said
+    queries: Positive | None  # of each novel category; default: what is usual for the data
     minutes: float | None
     images: int  # that every training of an extractor sees, the last few of an episode more or less
     pictures: str  # what the training pictures were
@@ -92,7 +92,7 @@ def make_plan(
     """Return the plan kept in the folder, which must be for the same, or decide on one."""
     taken = sorted(TABLES[table].decided & set(settings or {}))
     if taken:
-        raise ConfigError(f"--set {taken[0]}: the rows of {table} decide that themselves")
+        raise ConfigError(f"--set {taken[0]}: the rows of {table} set it themselves")
     if not 1 <= seeds <= MOST_SEEDS:
         raise ConfigError(f"--seeds {seeds}: choose 1 to {MOST_SEEDS}")
     if minutes is not None and not 0 < minutes < inf:
@@ -184,7 +184,7 @@ def require_tasks(split: Split, data: str, part: Part, queries: int | None) -> N
 
 
 def affordable(config: Config, split: Split, table: Table, seeds: int, minutes: float) -> float:
-    """Return by how much all steps must be multiplied for the whole table to fit into so many minutes."""
+    """Return the factor for all steps with which the whole table fits into `minutes`."""
     learning = waiting = 0.0
     judged = judged_pictures(split)
     speeds: dict[str, Speed] = {}
@@ -215,7 +215,7 @@ def _speed(config: Config, split: Split, extractor: str) -> Speed:
 
 
 def settings_of(plan: Plan, training: Training, runs: str) -> Settings:
-    """Return all settings of a training; `runs` is the folder of the runs, as it shall be called."""
+    """Return all settings of a training; `runs` is how to write the folder of the runs."""
     own = dict(training.row.settings)
     if training.shots is not None:
         own["shots"] = str(training.shots)
@@ -252,7 +252,7 @@ def tasks_words(plan: Plan) -> str:
 
 
 def shown(data: str) -> str:
-    """Return DATA without the folders that it lies in, which are no business of a page's readers.
+    """Return DATA without the folders it is in, which do not concern a page's readers.
 
     >>> shown("cifar-fs:/home/ann/images.zip"), shown("/home/ann/photos/"), shown("glyphs")
     ('cifar-fs:images.zip', 'photos', 'glyphs')

@@ -66,7 +66,7 @@ class Table:
 
     name: str
     title: str
-    part: Part  # whose categories play novel
+    part: Part  # whose categories are the novel ones
     tasks: int
     rows: tuple[Row, ...]
     notes: str = ""  # what a reader must know of the rows

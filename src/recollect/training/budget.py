@@ -1,4 +1,4 @@
-"""`--minutes`: the speed is measured once and becomes a fixed number of steps in the configuration."""
+"""`--minutes`: measure the speed once and turn it into a fixed number of steps."""
 
 import copy
 import time
@@ -58,10 +58,10 @@ def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
         return config
     if config.frozen:
         raise ConfigError(
-            "--minutes is for training an extractor, and this one stays as it is: leave it out, or --finetune"
+            "--minutes is for training an extractor, and this one is frozen: leave it out, or add --finetune"
         )
     if config.stage1_from is not None:
-        raise ConfigError("--minutes is for both stages: leave it out with stage1_from, and set stage2.steps")
+        raise ConfigError("--minutes covers both stages: with stage1_from, set stage2.steps instead")
     seconds = 60 * config.minutes * _MARGIN
     speed, judged = measure(config, model, split), judged_pictures(split)
     stage2_steps = 0

@@ -1,7 +1,8 @@
 """Calibration: temperature, bias and threshold of a finished model, from validation features.
 
-The tasks are such as users have: a few taught categories of 1 to 5 pictures each, and as many queries of base
-categories as of taught ones. Where no categories are reserved, base ones play novel on held-out pictures.
+The tasks resemble a user's: a few categories taught from 1 to 5 pictures each, with as many base queries as
+novel ones. Where no categories are reserved, base
+categories act as novel ones on held-out pictures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,7 @@ class Queries(NamedTuple):
 
 
 class Best(NamedTuple):
-    """Best scores (n,) of pictures while so many categories are taught."""
+    """Best scores (n,) of pictures with this many categories taught."""
 
     taught: int
     values: Doubles
@@ -108,7 +109,7 @@ def calibrate(
 def score_tasks(
     sampler: TaskSampler, score: ScoringFunction, ways: int, count: int, chunk: int, seed: int
 ) -> list[Scored]:
-    """Draw `count` tasks of so many ways and score them; all numbers of shots are equally frequent."""
+    """Draw `count` tasks and score them; every number of shots is equally frequent."""
     shape = sampler.fit(TaskShape(ways, MOST_SHOTS, max(1, _QUERIES // ways)))
     tasks = sampler.draw(shape, count, [seed, ways])
     scored = []
@@ -232,9 +233,9 @@ def best_scores(drawn: dict[int, list[Scored]]) -> tuple[list[Best], list[Best]]
 
 
 def fit_unknown(known: Sequence[Best], strange: Sequence[Best], pictures: int) -> Unknown | None:
-    """Return how unknown pictures are told: at most `FALSE_ALARMS` of known ones are called so.
+    """Return how unknown pictures are detected, with at most `FALSE_ALARMS` of the known ones called unknown.
 
-    `None` where there are too few pictures for such a share, or best scores do not tell unknown ones.
+    `None` if there are too few pictures to measure that share, or if best scores do not separate the two.
     """
     from sklearn.linear_model import LogisticRegression
 

@@ -37,7 +37,7 @@ class StageOne(Value):
     evaluations: Positive = 10  # how often a model may be selected
 
     def resolved(self, pictures: int) -> "StageOne":
-        """Return the same with the number of steps for so many training pictures."""
+        """Return the same with the number of steps for this many training pictures."""
         if self.steps is not None:
             return self
         return self.model_copy(
@@ -76,13 +76,13 @@ class EpisodicRecipe(Value):
 
 
 class Config(Value):
-    """Everything that decides the weights a training ends with."""
+    """Everything that determines the trained weights."""
 
     preset: str | None = None
     method: str = PAPER  # the paper's model, or one that it is compared with
     data: str
     extractor: str = "c64f"
-    finetune: bool = False  # train an extractor that brings weights along, too
+    finetune: bool = False  # also train a pretrained extractor
     last_relu: bool = False
     classifier: ClassifierKind = "cosine"
     generator: GeneratorKind = "attention"
@@ -97,16 +97,16 @@ class Config(Value):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     skip_bad: bool = False
     cache_gb: Annotated[float, Field(ge=0)] = CACHE_GB  # more than this is decoded on the fly
-    stage1_from: str | None = None  # a run whose stage 1 is taken over instead of training it again
+    stage1_from: str | None = None  # a run whose stage 1 is reused
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30
-    data_key: str | None = None  # what the pictures were when the run began
+    data_key: str | None = None  # identifies the pictures at the start of the run
     stage1: StageOne = StageOne()
     stage2: StageTwo = StageTwo()
     episodic: EpisodicRecipe = EpisodicRecipe()
 
     @property
     def frozen(self) -> bool:
-        """Return whether the extractor stays as it comes."""
+        """Return whether the extractor is pretrained and stays frozen."""
         return is_pretrained(self.extractor) and not self.finetune
 
     @property
@@ -127,7 +127,7 @@ def preset_names() -> list[str]:
 
 
 def default_preset(data: str, extractor: str = "", *, finetune: bool = False) -> str | None:
-    """Return the recipe that suits an extractor that brings weights, or a data set."""
+    """Return the recipe for a pretrained extractor, or for a data set."""
     if is_pretrained(extractor):
         return "finetune" if finetune else "pretrained"
     recipes = {
@@ -150,7 +150,7 @@ def read_preset(name: str) -> dict[str, Any]:
 def make_config(
     start: Mapping[str, Any], options: Mapping[str, Any], settings: Mapping[str, str] | None = None
 ) -> Config:
-    """Combine a preset (or a run's configuration), options and --set key=value; the later ones win."""
+    """Combine a preset (or a run's configuration), options and --set key=value; later ones win."""
     values: dict[str, Any] = copy.deepcopy(dict(start))
     values.update({key: value for key, value in options.items() if value is not None})
     for key, text in (settings or {}).items():
@@ -182,15 +182,15 @@ def _schedule_of(stage: str) -> dict[str, Any]:
 
 
 def _place(path: tuple[int | str, ...]) -> str:
-    """Return a setting's dotted name; after these two stands which of several kinds was tried."""
+    """Return a setting's dotted name, without the kind that pydantic adds after a union."""
     pairs = zip(("", *path), path, strict=False)
     return ".".join(str(part) for before, part in pairs if before not in {"schedule", "shots"})
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """Return one phrase for each setting that differs and has a say in the weights.
+    """Return one phrase for each differing setting that affects the weights.
 
-    Where the pictures lie has none; what they are is known by `data_key`.
+    The path of the pictures does not; `data_key` says which pictures they are.
     """
     same = ("data", "checkpoint_seconds", "cache_gb")
     new = new.model_copy(update={name: getattr(old, name) for name in same})

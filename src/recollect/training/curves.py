@@ -17,7 +17,7 @@ _RATE = "#3d8ab3"
 
 
 def draw_curves(folder: RunFolder) -> None:
-    """Draw the run's `curves.png`; a run is worth more than its picture, so a failure is only a warning."""
+    """Draw the run's `curves.png`; a failure is only a warning, so that it never costs a run."""
     try:
         figure = training_figure(folder.metrics())
         if figure is not None:
@@ -29,7 +29,7 @@ def draw_curves(folder: RunFolder) -> None:
 
 
 def training_figure(lines: Iterable[Mapping[str, Any]]) -> "Figure | None":
-    """Draw each stage that the metrics tell of: accuracies above, loss and learning rate below."""
+    """Draw each stage in the metrics: accuracies above, loss and learning rate below."""
     from matplotlib.figure import Figure
 
     lines = [line for line in lines if {"stage", "step"} <= line.keys()]
@@ -111,7 +111,7 @@ def _selected_by(lines: Lines) -> str:
 
 
 def _series(lines: Lines, *names: str) -> tuple[list[float], list[float]]:
-    """Return steps and values of every line that tells of one of the names."""
+    """Return steps and values of every line that has one of the names."""
     points = [(line["step"], line[name]) for name in names for line in lines if name in line]
     return [step for step, _ in points], [value for _, value in points]
 

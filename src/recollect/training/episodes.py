@@ -1,4 +1,4 @@
-"""Episodes: small tasks over features in which base categories play novel, and what they ask of a head."""
+"""Episodes: small tasks over features in which some base categories act as novel ones, and their loss."""
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ _BLOCK = 64  # steps whose episodes are drawn together
 
 
 class Episodes:
-    """The episodes of every step, which do not depend on those of other steps.
+    """The episodes of each step, independent of those of other steps.
 
-    N' is uniform in 1 … `shape.shots` where shots are mixed. Each picture shows one of several views.
+    With mixed shots N' is uniform in 1 … `shape.shots`. Each picture shows one of several views.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Stage 1 on an extractor that stays as it comes: W_base and τ are learned on features of several views.
+"""Stage 1 on a frozen pretrained extractor: learn W_base and τ from features of several views.
 
-The extractor runs once, before the first step; what it says of the training pictures on average, the centre,
-is subtracted from every feature. Features after a ReLU are all positive and would otherwise hardly differ in
+The extractor runs once, before the first step. The mean feature of the training pictures, the centre, is
+subtracted from every feature: features after a ReLU are all positive and would otherwise hardly differ in
 direction.
 """
 
@@ -27,19 +27,19 @@ from recollect.training.stage2 import make_views
 
 
 class FrozenViews(NamedTuple):
-    """An extractor that stays as it comes, and what it says of a run's pictures, for both stages."""
+    """A frozen extractor and its features of a run's pictures, for both stages."""
 
     extractor: Extractor
     views: Tensor  # (views, n, d), float16: centred features of augmented views of every training picture
     centre: Tensor  # (d,), what was subtracted
     held_out: HeldOut  # by which models are judged
-    seconds: float = 0.0  # that all this took
+    seconds: float = 0.0  # to compute all this
 
 
 def frozen_views(
     model: Model, split: Split, config: Config, stop: threading.Event | None = None
 ) -> FrozenViews:
-    """Run a new model's extractor over the training pictures; the same each time, so a run can be resumed."""
+    """Run a new model's extractor over the training pictures; deterministic, so a run can be resumed."""
     began = time.monotonic()
     views = make_views(model, split, config, stop)  # a new model's centre is 0
     centre = _balanced_mean(views.mean(dim=0, dtype=torch.float32), split)
@@ -52,7 +52,7 @@ def frozen_views(
 
 
 def centre_on(model: Model, split: Split) -> None:
-    """Give a model whose extractor will be trained the centre that its pictures have before that."""
+    """Centre a model on its pictures' features before its extractor is fine-tuned."""
     model.centre.copy_(_balanced_mean(extract(model, split.base_train).features, split))
     _require_finite(model, model.centre)
 
@@ -60,8 +60,8 @@ def centre_on(model: Model, split: Split) -> None:
 def _require_finite(model: Model, centre: Tensor) -> None:
     if not centre.isfinite().all():
         raise ModelError(
-            f"the extractor '{model.spec.extractor}' gives pictures of this data features that are not "
-            "finite, or above 65504: let it scale them"
+            f"the extractor '{model.spec.extractor}' gives features that are not finite, or above 65504, "
+            "for pictures of this data: scale them down"
         )
 
 

@@ -1,4 +1,4 @@
-"""Both stages on features that someone brings: no pictures, no extractor, no run folder."""
+"""Both stages on given features: no pictures, no extractor, no run folder."""
 
 import threading
 from collections.abc import Callable
@@ -38,12 +38,12 @@ def train_head(
 ) -> Head:
     """Learn W_base and τ, then the generator on episodes: features (n, d), labels 0 … k−1 → a cosine head.
 
-    Each stage takes `steps` steps; `bar` is what a bar says while the generator learns. Where fewer than two
-    categories have the two examples that it takes to play novel, no episode can be drawn, and the generator
+    Each stage takes `steps` steps; `bar` is the title of a progress bar. Where fewer than two
+    categories have the two examples needed to act as novel ones, no episode can be drawn, and the generator
     is plain means.
     """
     players = _players(np.bincount(labels))
-    # The sampler counts categories from 0: those that play novel come first while the head learns.
+    # The sampler counts categories from 0: those that act as novel ones come first while the head learns.
     order = np.argsort(~players, kind="stable")
     place = np.argsort(order)
     labels = place[labels]
@@ -66,7 +66,7 @@ def train_head(
 
 
 def _players(sizes: Ints) -> npt.NDArray[np.bool_]:
-    """Return which categories play novel: those with examples enough for support and queries.
+    """Return which categories act as novel ones: those with enough examples for support and queries.
 
     The smallest player limits the shots and queries of every episode, so a category that is smaller than
     most only stands by as a base category.
@@ -100,7 +100,7 @@ def learn_generator(
     seed: int,
     bar: str | None = None,
 ) -> None:
-    """Stage 2: episodes among the categories that have examples enough, which must be the head's first.
+    """Stage 2: episodes among the categories with enough examples, which must be the head's first.
 
     W_base and τ stay as they are: the other categories are only ever wrong answers in these episodes.
     """

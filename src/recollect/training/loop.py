@@ -1,7 +1,7 @@
 """The loop that both stages share: steps, selection, checkpoints, resuming, and an orderly end on Ctrl-C.
 
 Every step draws its random numbers from a seed made of (seed, stage, step). A resumed run therefore needs no
-saved random state. It ends with the same weights, bit for bit, and with the same metrics but for times, as a
+saved random state. It ends with the same weights, bit for bit, and the same metrics, except for times, as a
 run that was never stopped.
 """
 

@@ -35,7 +35,7 @@ class RunFolder:
             raise ConfigError(f"--out {self.path} cannot be used: {error.strerror or error}") from error
         if taken:
             raise ConfigError(
-                f"{self.path} holds a run already: go on with --resume, or choose another --out"
+                f"{self.path} already holds a run: continue it with --resume, or choose another --out"
             )
 
     def begun(self) -> bool:
@@ -47,7 +47,7 @@ class RunFolder:
         return (self._config, self._metrics, self.model, self.stage_one_model, self.curves, *checkpoints)
 
     def restart(self, config: Config) -> None:
-        """Begin anew where the same recipe ran before; a run of any other is refused."""
+        """Start again where the same recipe ran before; refuse any other run."""
         if self._config.exists():
             before, _ = self._read()
             if (before.data, before.preset) != (config.data, config.preset):
@@ -70,7 +70,7 @@ class RunFolder:
             different.append("--finetune")
         if different:
             raise ConfigError(
-                f"the stage 1 of {self.path} has another {' and '.join(different)}: train it anew"
+                f"the stage 1 of {self.path} has another {' and '.join(different)}: train it again"
             )
 
     def adopt_stage_one(self, other: "RunFolder") -> None:
@@ -90,10 +90,10 @@ class RunFolder:
         config, words = self._read()
         if is_own_code(config.extractor) and config.extractor != extractor:
             raise ConfigError(
-                f"the extractor of {self.path} is code of your own, which no file may call: name it again, "
+                f"the extractor of {self.path} is your own code, never loaded from a file: name it again, "
                 f"with --extractor {config.extractor}"
             )
-        if words != config.model_dump(mode="json"):  # else today's defaults would fill what it leaves out
+        if words != config.model_dump(mode="json"):  # else today's defaults would fill the gaps
             raise self._foreign()
         return config
 
@@ -160,7 +160,7 @@ class RunFolder:
         return {name: line[name] for line in selected for name in ("novel", "base", "both") if name in line}
 
     def forget_after(self, stage: int, step: int) -> None:
-        """Drop metrics of steps that a resumed run will take again."""
+        """Drop the metrics of steps that a resumed run will repeat."""
         kept = [line for line in self.metrics() if (line["stage"], line["step"]) <= (stage, step)]
         write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
 

@@ -1,4 +1,4 @@
-"""How a model is judged while it is trained, so that the best one is kept."""
+"""How models are judged during training, so that the best one is kept."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ class Judgement:
         base: FeatureSet,
         score: ScoringFunction | None = None,
     ) -> dict[str, float]:
-        """Return figures in percent, averaged over numbers of shots; `score` is the model's unless said."""
+        """Return figures in percent, averaged over numbers of shots; default: the model's own scores."""
         found = [
             model_figures(model, novel, base, shape, self.tasks, seed=0, score=score) for shape in self.shapes
         ]

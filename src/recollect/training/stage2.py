@@ -1,4 +1,4 @@
-"""Stage 2: episodes in which base categories play novel teach the generator; W_base and τ go on learning.
+"""Stage 2: train the generator on episodes in which base categories act as novel ones.
 
 The extractor is frozen, so it runs before the first step and never inside one: an episode is a handful of
 indices into cached features of several augmented views of every training picture.
@@ -97,7 +97,7 @@ def make_views(model: Model, split: Split, config: Config, stop: threading.Event
 
 
 def require_memory(pictures: int, width: int, config: Config) -> None:
-    """Refuse views that would not fit into memory, before hours are spent on stage 1."""
+    """Refuse views that would not fit into memory, before stage 1 takes hours."""
     if not hasattr(os, "sysconf"):  # no way to ask on Windows
         return
     views = config.stage2.views

@@ -1,4 +1,4 @@
-"""What a training or a new recogniser starts from: an extractor by name, with its weights and its input."""
+"""What a training or a new recogniser starts from: an extractor by name, its weights and its input."""
 
 import torch
 
@@ -14,17 +14,14 @@ from recollect.training.config import Config
 
 
 def input_of(extractor: str, size: int | None = None) -> Preprocessing | None:
-    """Return how pictures are prepared for an extractor that brings weights along.
-
-    A caller's own code gets them as is customary with ImageNet.
-    """
+    """Return how pictures are prepared for a pretrained extractor; your own code gets ImageNet's input."""
     published = Preprocessing(size=SIZE, mean=MEAN, std=STD) if is_own_code(extractor) else None
     published = published or published_input(extractor)
     return published.model_copy(update={"size": size}) if published and size else published
 
 
 def suited(extractor: str, images: ImageSet) -> Preprocessing:
-    """Return the preprocessing of pictures for an extractor: its own scaling where it brings weights."""
+    """Return the preprocessing for an extractor: its own scaling if it is pretrained."""
     wanted = input_of(extractor, images.size)
     if wanted is None:
         return images.preprocessing
@@ -36,7 +33,7 @@ def require_extractor(config: Config) -> int | None:
     """Refuse an extractor that cannot be used; return the size of its pictures, or `None`: the data's own."""
     if config.finetune and not is_pretrained(config.extractor):
         raise ConfigError(
-            f"--finetune: '{config.extractor}' brings no weights along and is trained anyway: leave it out, "
+            f"--finetune: '{config.extractor}' is not pretrained and is trained anyway: leave it out, "
             "or name another --extractor"
         )
     wanted = input_of(config.extractor, config.size)
@@ -51,7 +48,7 @@ def require_extractor(config: Config) -> int | None:
 
 
 def starting_model(spec: ModelSpec) -> Model:
-    """Build a model whose extractor has the weights that it brings along, or none yet."""
+    """Build a model with its extractor's pretrained weights, if it has any."""
     if is_own_code(spec.extractor):
         return Model(spec, own_extractor(spec.extractor, spec.preprocessing.size))
     model = Model(spec)

@@ -48,9 +48,9 @@ def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: thr
 
 
 def views_of_frozen(config: Config, split: Split, stop: threading.Event) -> FrozenViews | None:
-    """Return what stage 1 learns from where the extractor stays as it comes; both stages share it.
+    """Return the views of a frozen extractor, which both stages share; `None` for any other.
 
-    A stage 1 that is taken over may have another centre: then views are made of its own.
+    A reused stage 1 may have another centre, so its views are computed separately.
     """
     if not config.frozen or config.stage1_from is not None:
         return None
@@ -65,10 +65,10 @@ def train(
     learn: Learn = learn_both_stages,
     check: Check | None = None,
 ) -> None:
-    """Train both stages in the folder `out`, or go on with the run there where it was interrupted.
+    """Train both stages in the folder `out`, or resume the run there.
 
-    Methods that the paper's model is compared with bring what they `learn` instead, and a `check` that
-    refuses, before anything is written, what they cannot learn from.
+    Methods that the paper's model is compared with pass their own `learn`, and a `check` that refuses what
+    they cannot learn from before anything is written.
 
     Raises `Stopped` when the run was asked to stop; once stage 1 has begun, `out` then holds a usable model.
     """
@@ -78,7 +78,7 @@ def train(
     else:
         folder.require_new()
         _require_apart(config.data, out)
-    machine.find_device(config.device)  # what is wrong here is said before pictures are decoded
+    machine.find_device(config.device)  # fail before pictures are decoded
     split = load_data(
         config.data,
         size=require_extractor(config),
@@ -108,7 +108,7 @@ def train(
 
 
 def _require_apart(data: str, out: Path) -> None:
-    """Refuse to write a run among the pictures that it is trained on."""
+    """Refuse to write a run into the folder of its training pictures."""
     for place in (data, data.partition(":")[2]):
         if place and os.path.isdir(place):  # noqa: PTH112 -- never raises
             inner, outer = Path(os.path.realpath(out)), Path(os.path.realpath(place))
@@ -118,7 +118,7 @@ def _require_apart(data: str, out: Path) -> None:
 
 
 def resolve(config: Config, split: Split) -> Config:
-    """Return the configuration with everything decided that was left open: threads, device, steps."""
+    """Return the configuration with everything resolved: threads, device, steps."""
     config = config.model_copy(
         update={
             "threads": machine.prepare(config.threads),
@@ -164,7 +164,7 @@ def learn_stage_one(
     stop: threading.Event | None = None,
     frozen: FrozenViews | None = None,
 ) -> Model:
-    """Stage 1, unless the folder holds its result already; leaves a model that works with plain means."""
+    """Run stage 1, unless the folder already holds its result; the model then works with plain means."""
     model = new_model(config, split)
     if config.stage1_from is not None and not folder.stage_one_model.exists():
         folder.adopt_stage_one(RunFolder(Path(config.stage1_from)))
@@ -185,7 +185,7 @@ def learn_stage_one(
         "stage1_seconds": round(seconds),
         "validation": folder.validation(1),
     }
-    # From here on a usable model is in its place, whatever happens to stage 2.
+    # From here on there is a usable model, whatever happens in stage 2.
     save_trained(folder.model, model, config, **facts)
     save_trained(folder.stage_one_model, model, config, **facts)
     folder.checkpoint(1).unlink(missing_ok=True)
@@ -225,7 +225,7 @@ def learn_stage_two(
         try:
             facts["stage2_seconds"] = round(prepared + run_stage(stage, folder, stop))
         except Stopped:
-            if stage.judged:  # an untrained generator would be worse than the plain means already there
+            if stage.judged:  # an untrained generator is worse than plain means
                 save_trained(folder.model, model, config, **{**facts, "validation": folder.validation(2)})
             raise
         facts |= {"episodes_seen": stage.steps * stage.episodes.count, "validation": folder.validation(2)}
@@ -237,19 +237,19 @@ def learn_stage_two(
 
 
 def stage_one_facts(folder: RunFolder) -> dict[str, Any]:
-    """Return what a run's stage 1 says of how it came about."""
+    """Return the provenance of a run's stage 1."""
     first = read_header(folder.stage_one_model).provenance
     return {name: first[name] for name in ("images_seen", "stage1_seconds", "validation") if name in first}
 
 
 def _calibrate(model: Model, config: Config, split: Split, held_out: HeldOut | None) -> Calibration:
-    """Fit how scores become answers; whatever goes wrong there, a finished training is not lost."""
+    """Calibrate; a failure here never costs a finished training."""
     try:
         features = held_out or Judgement(split, config.select_shots, config).features(model)
         return calibrate(model, *features, seed=config.seed)
     except Exception as error:  # noqa: BLE001
         reason = one_line(str(error).partition("\n")[0])
-        log.warning("the model is not calibrated, its scores are taken as they are: %s", reason)
+        log.warning("the model's scores are not calibrated: %s", reason)
         return Calibration()
 
 
@@ -267,7 +267,7 @@ def save_trained(
     method: str = PAPER,
     **facts: Any,  # noqa: ANN401
 ) -> None:
-    """Write a run's model file, with how it came about."""
+    """Write a run's model file with its provenance."""
     provenance = {
         "finished": finished,
         **stamp(),

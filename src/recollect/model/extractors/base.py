@@ -74,7 +74,7 @@ def build_extractor(name: str, *, last_relu: bool = False, size: int) -> tuple[E
     """Build the extractor `name` and return it with its feature size d for `size` × `size` pictures."""
     if is_own_code(name):
         raise ModelError(
-            f"its extractor is code of your own, which no model file may call: name it again, with "
+            f"its extractor is your own code, which is never loaded from a model file: name it again, with "
             f'--extractor {name} (in Python extractor="{name}")'
         )
     if name not in _BUILDERS:

@@ -122,7 +122,7 @@ class EfficientNetLite(Extractor):
 
 
 def _rounded(channels: float) -> int:
-    """Return the multiple of 8 nearest to so many channels, but no tenth less than them."""
+    """Return the multiple of 8 nearest to a number of channels, at most a tenth below it."""
     nearest = int(channels + 4) // 8 * 8
     return nearest + 8 if nearest < 0.9 * channels else nearest
 

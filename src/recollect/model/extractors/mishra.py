@@ -57,7 +57,7 @@ class MishraResNet(Extractor):
         return 512 if size >= 16 else 0
 
     def freeze(self) -> None:
-        """Stop learning, but for dropout, which in the authors' runs stays active in stage 2."""
+        """Stop learning; dropout stays active in stage 2, as in the authors' runs."""
         super().freeze()
         for module in self.modules():
             if isinstance(module, nn.Dropout):

@@ -70,7 +70,8 @@ def _tried(name: str, body: nn.Module, size: int) -> int:
             first, second, alone = body.eval()(pictures), body(pictures), body(pictures[:1])
     except Exception as error:
         raise ModelError(
-            f"--extractor {name}: the module fails on ({_PROBES}, 3, {size}, {size}): {_reason(error)}"
+            f"--extractor {name}: the module fails on pictures ({_PROBES}, 3, {size}, {size}): "
+            f"{_reason(error)}"
         ) from error
     if wrong := _fault(first, second, alone):
         raise ModelError(f"--extractor {name}: the module {wrong}")
