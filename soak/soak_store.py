@@ -59,9 +59,9 @@ for number in itertools.count():
 """
 
 
-def child(path, who, program=CHILD):
+def child(path, who, program=CHILD, stderr=None):
     return subprocess.Popen(
-        [sys.executable, "-c", program, str(path), str(who)], stdout=subprocess.PIPE, bufsize=0
+        [sys.executable, "-c", program, str(path), str(who)], stdout=subprocess.PIPE, stderr=stderr, bufsize=0
     )
 
 
@@ -189,3 +189,31 @@ def test_processes_that_teach_at_once_lose_nothing(tmp_path):
     print(
         f"\n2 processes taught {2 * each} categories at once in {time.monotonic() - began:.0f} s: all there"
     )
+
+
+def test_a_store_deleted_or_replaced_while_it_is_taught_acknowledges_nothing_that_is_lost(tmp_path):
+    rounds = max(1, KILLS // 10)
+    draw = random.Random(2)
+    refused = returned = 0
+    for round_ in range(rounds):
+        path = tmp_path / f"{round_}.sqlite"
+        process = child(path, round_, stderr=subprocess.DEVNULL)
+        said = os.read(process.stdout.fileno(), 65536)
+        time.sleep(draw.uniform(0.02, 0.2))
+        moved = path.rename(tmp_path / f"{round_}.moved")  # the child goes on writing to this one
+        for end in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + end).rename(moved.with_name(moved.name + end))
+        said += process.stdout.read()  # until it ends by itself, with an error
+        assert process.wait() != 0
+        process.stdout.close()
+        must, may = expected_of([line.split() for line in said.decode().splitlines()[1:]])
+        refused += len(may)
+        returned += len(must)
+        store = open_store(moved, OWNER)
+        found = {category.name: category.examples for category in store.categories()}
+        store.close()
+        for name, count in must.items():
+            if name not in may:
+                assert found.get(name, 0) == count
+    print(f"\n{rounds} stores taken away while they were taught: {returned} calls kept, {refused} refused")

@@ -20,7 +20,7 @@ _LABEL_KINDS = ("iuf", "UO")  # labels of one of these can stand beside each oth
 
 
 @dataclass
-class _Lesson:
+class _TaughtClass:
     """What is kept of a taught category: the sum of its examples' terms, and how many there were."""
 
     id: int
@@ -114,8 +114,8 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._learn(features, labels, mean.astype(np.float32))
         self.classes_: Labels = classes
         self.n_base_ = len(classes)
-        self._taught: dict[Any, _Lesson] = {}
-        self._lessons = 0  # ever taught: an id is never given again
+        self._taught: dict[Any, _TaughtClass] = {}
+        self._next_id = 0  # no id is given twice
         self._vectors = VectorTable(features.shape[1])
         return self
 
@@ -151,9 +151,9 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._check_kind(expected)
             later = np.setdiff1d(expected, self.classes_)
             for label in later.tolist():
-                self._taught[label] = _Lesson(self._lessons, np.zeros(self.n_features_in_), 0)
-                self._vectors.put(self._lessons, np.zeros(self.n_features_in_, np.float32))
-                self._lessons += 1
+                self._taught[label] = _TaughtClass(self._next_id, np.zeros(self.n_features_in_), 0)
+                self._vectors.put(self._next_id, np.zeros(self.n_features_in_, np.float32))
+                self._next_id += 1
             self.classes_ = np.concatenate([self.classes_, later])
             return self
         if classes is not None:
@@ -258,12 +258,12 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _add(self, label: Any, terms: Floats) -> None:  # noqa: ANN401
         """Add examples to a category, new or not: w' is the mean of all their terms."""
         if label not in self._taught:
-            self._taught[label] = _Lesson(self._lessons, np.zeros(terms.shape[1]), 0)
-            self._lessons += 1
-        lesson = self._taught[label]
-        lesson.total += terms.sum(axis=0, dtype=np.float64)
-        lesson.examples += len(terms)
-        self._vectors.put(lesson.id, unit((lesson.total / lesson.examples).astype(np.float32)))
+            self._taught[label] = _TaughtClass(self._next_id, np.zeros(terms.shape[1]), 0)
+            self._next_id += 1
+        kept = self._taught[label]
+        kept.total += terms.sum(axis=0, dtype=np.float64)
+        kept.examples += len(terms)
+        self._vectors.put(kept.id, unit((kept.total / kept.examples).astype(np.float32)))
 
     def _scores(self, X: npt.ArrayLike) -> Floats:
         check_is_fitted(self)
@@ -271,13 +271,13 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         base, taught = dots(seen, self._base), self._vectors.products(seen)
         own = []  # columns of classes that are not base ones
         places = {label: place for place, label in enumerate(self.classes_[: self.n_base_].tolist())}
-        for column, (label, lesson) in enumerate(self._taught.items()):
+        for column, (label, kept) in enumerate(self._taught.items()):
             if label in places:
                 place = places[label]
                 base[:, place] = np.maximum(base[:, place], taught[:, column])
             else:
                 own.append(column)
-                if not lesson.examples:
+                if not kept.examples:
                     taught[:, column] = -np.inf
         scores: Floats = np.concatenate([base, taught[:, own]], axis=1) * self.weights_["classifier.scale"]
         return scores

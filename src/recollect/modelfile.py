@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 # 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature, and 4 no
 # changes of base categories.
 FORMAT = 5
-PAPER = "recollect"  # the method of models that are the paper's
+PAPER = "recollect"  # the method of the paper
 FILE_NAME = "model.safetensors"
 _KEY = "recollect"
-_EXTRACTOR = "extractor."  # before the names of its weights
-TAUGHT = "taught."  # before the names of tensors that are no weights
+_EXTRACTOR = "extractor."  # prefix of its weights
+TAUGHT = "taught."  # prefix of tensors that hold taught categories
 _CENTRE = "centre"
 _STATISTICS = {"running_mean", "running_var", "num_batches_tracked", _CENTRE}
 READY = ("imagenet",)  # models that come with the package
 
 
 class TrainedOn(Value):
-    """What an evaluation must know of the training's data, to hold out the same pictures and categories."""
+    """What the training used, so that an evaluation holds out the same pictures and categories."""
 
     split: Annotated[str, Field(pattern=r"^(\d+|\{.*\})$")] | None = None  # a number, or JSON
     skip_bad: bool = False
@@ -53,7 +53,7 @@ LastId = Annotated[int, Field(ge=0, lt=2**52)]  # leaves room for more than anyb
 
 
 class KeptExample(Value):
-    """The words for a taught picture in a model file."""
+    """A taught picture in the header of a model file."""
 
     id: Id
     added: float
@@ -61,7 +61,7 @@ class KeptExample(Value):
 
 
 class KeptCategory(Value):
-    """The words for a taught category in a model file; its features are among the tensors."""
+    """A taught category in the header of a model file; its features are among the tensors."""
 
     id: Id
     name: str
@@ -76,10 +76,10 @@ class KeptBaseChange(Value):
 
 
 class Header(Value):
-    """The words of a model file: what the model is, where it comes from, what it was taught since."""
+    """The header of a model file: what the model is, where it comes from, what it was taught since."""
 
     format: int = FORMAT
-    method: str = PAPER  # by which scores are made of features
+    method: str = PAPER  # how features become scores
     spec: ModelSpec
     trained_on: TrainedOn = TrainedOn()
     provenance: dict[str, Any] = Field(default_factory=dict)
@@ -135,16 +135,16 @@ def read_header(path: str | Path) -> Header:
 
 
 class Summary(NamedTuple):
-    """What a model file is, told without torch."""
+    """What a model file is, read without torch."""
 
     path: Path
     header: Header
-    parameters: int | None  # from shapes alone; batch norm's statistics are none
+    parameters: int | None  # learned ones, counted from shapes; batch norm statistics are not
     fingerprint: str | None  # of the model in it
 
 
 def summarise(path: str | Path) -> Summary:
-    """Read what a model file is, at one opening.
+    """Read what a model file is, opening it once.
 
     Where the extractor's weights would come from a package that is not installed, they are not counted, and
     there is no fingerprint.
@@ -200,7 +200,7 @@ def save_model(
 def write_model(path: str | Path, header: Header, tensors: Mapping[str, npt.NDArray[np.generic]]) -> None:
     """Write a model file, whole or not at all."""
     header = header.model_copy(update={"format": FORMAT})
-    # With ASCII alone: a path in the provenance may hold bytes that are no text.
+    # In ASCII: a path in the provenance may hold bytes that are not valid text.
     content = save(
         dict(tensors), metadata={_KEY: json.dumps(header.model_dump(mode="json"), separators=(",", ":"))}
     )
@@ -278,7 +278,7 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
 
 
 def _require_named(path: Path, spec: ModelSpec, extractor: str | None) -> None:
-    """Refuse an extractor that is named for another than the model's own."""
+    """Refuse a named extractor that is not the model's."""
     if extractor is not None and extractor != spec.extractor:
         raise ModelError(
             f"the extractor of {path} is '{spec.extractor}' and not '{extractor}': name that, or none"
@@ -294,7 +294,7 @@ def fingerprint(model: "Model") -> str:
 
 def digest_of(spec: ModelSpec, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:
     """Return a digest of a whole model: what taught vectors depend on."""
-    # What has come since is left out where it says nothing: stores of older models stay theirs.
+    # Newer fields are left out at their defaults, so that stores of older models still match.
     return _digest_of(spec.model_dump(exclude=set() if spec.centred else {"centred"}), weights)
 
 
@@ -329,8 +329,8 @@ def _tensors(path: Path, file: Any, start: str) -> dict[str, npt.NDArray[np.gene
     names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
     try:
         return {name.removeprefix(start): file.get_tensor(name) for name in names}
-    except (TypeError, AttributeError) as error:  # numpy has no such numbers, and no model of ours
-        raise ModelError(f"the numbers in {path} are of another kind: {_brief(error)}") from error
+    except (TypeError, AttributeError) as error:  # a number type that numpy lacks, and that we never write
+        raise ModelError(f"{path} holds numbers of an unknown type: {_brief(error)}") from error
 
 
 def _parse_header(path: Path, metadata: dict[str, str]) -> Header:

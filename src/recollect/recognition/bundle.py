@@ -1,4 +1,4 @@
-"""Taught categories as a part of a model file: words in its header, features among its tensors."""
+"""Taught categories as part of a model file: names and ids in its header, features among its tensors."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -31,11 +31,11 @@ def pack(content: Content) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.gen
     )
     last = content.last_category, content.last_example
     base = {name: KeptBaseChange(shown=one.shown, hidden=one.hidden) for name, one in content.base.items()}
-    words = {"taught": taught, "last_ids": last if any(last) else None, "base_changes": base}
+    fields = {"taught": taught, "last_ids": last if any(last) else None, "base_changes": base}
     kept = [one for _, examples in content.categories for one in examples]
     if not kept:
-        return words, {}
-    return words, {
+        return fields, {}
+    return fields, {
         f"{TAUGHT}features": np.stack([one.feature for one in kept]),
         f"{TAUGHT}terms": np.stack([one.term for one in kept]),
         f"{TAUGHT}thumbnails": np.frombuffer(b"".join(one.thumbnail or b"" for one in kept), np.uint8),
@@ -44,14 +44,14 @@ def pack(content: Content) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.gen
 
 def save_bundle(path: str | Path, backend: Backend, content: Content) -> None:
     """Write a model and what it was taught to one file."""
-    words, tensors = pack(content)
-    write_model(path, backend.header.model_copy(update=words), {**backend.weights(), **tensors})
+    fields, tensors = pack(content)
+    write_model(path, backend.header.model_copy(update=fields), {**backend.weights(), **tensors})
 
 
 def unpack(path: Path, header: Header, tensors: Tensors, width: int) -> Content:
-    """Return what `pack` made words and tensors of, with features of `width`; refuse what does not fit."""
+    """Return the content that `pack` turned into header fields and tensors; refuse what does not fit."""
     kept = [one for category in header.taught for one in category.examples]
-    wrong = _wrong_words(header, kept) or (kept and _wrong_tensors(tensors, kept, width))
+    wrong = _wrong_fields(header, kept) or (kept and _wrong_tensors(tensors, kept, width))
     if wrong:
         raise ModelError(f"the taught categories in {path} are damaged: {wrong}")
     last_category, last_example = header.last_ids or (0, 0)
@@ -75,8 +75,8 @@ def unpack(path: Path, header: Header, tensors: Tensors, width: int) -> Content:
     return Content(categories, last_category, last_example, base)
 
 
-def _wrong_words(header: Header, kept: list[KeptExample]) -> str | None:
-    """Say what no store would hold like this."""
+def _wrong_fields(header: Header, kept: list[KeptExample]) -> str | None:
+    """Return what is wrong with the header fields, or `None`."""
     last_category, last_example = header.last_ids or (0, 0)
     orders = [
         ([category.id for category in header.taught], last_category),
@@ -104,7 +104,7 @@ def _wrong_words(header: Header, kept: list[KeptExample]) -> str | None:
 
 
 def _wrong_tensors(tensors: Tensors, kept: list[KeptExample], width: int) -> str | None:
-    """Say which tensor is not the one that the words speak of."""
+    """Return which tensor does not fit the header, or `None`."""
     numbers = (len(kept), width), np.dtype(np.float32)
     expected = {
         "features": numbers,
@@ -114,7 +114,7 @@ def _wrong_tensors(tensors: Tensors, kept: list[KeptExample], width: int) -> str
     for name, (shape, kind) in expected.items():
         found = tensors.get(name)
         if found is None or found.shape != shape or found.dtype != kind or not np.isfinite(found).all():
-            return f"'{name}' does not fit its words"
+            return f"'{name}' does not fit the header"
     return None
 
 

@@ -19,7 +19,7 @@ def joint_scores(base: Array, novel: Array, bias: float = 0.0) -> Array:
 
 
 def softmax(scores: Array, temperature: float = 1.0) -> Array:
-    """Return the probabilities of scores that are divided by a temperature, over the last axis."""
+    """Return the softmax of scores / temperature over the last axis."""
     exponents: Array = (scores - scores.max(axis=-1, keepdims=True)) / scores.dtype.type(temperature)
     np.exp(exponents, out=exponents)
     exponents /= exponents.sum(axis=-1, keepdims=True)
@@ -27,12 +27,12 @@ def softmax(scores: Array, temperature: float = 1.0) -> Array:
 
 
 def clearance(best: Array, taught: int, unknown: Unknown) -> Array:
-    """Return how far best scores (n,) lie above what a known picture's should reach; below 0: unknown."""
+    """Return how far best scores (n,) lie above the threshold for known pictures; below 0 is unknown."""
     cleared: Array = best.astype(np.float64) - unknown.rise * np.log1p(taught) - unknown.threshold
     return cleared
 
 
 def unknown_probability(cleared: Array, unknown: Unknown) -> Array:
-    """Return the probability that a picture is of no known category, if as many are as are not."""
+    """Return the probability of "unknown", if pictures of known and unknown categories are as frequent."""
     probability: Array = expit(unknown.offset - unknown.steepness * cleared)
     return probability

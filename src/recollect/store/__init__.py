@@ -120,7 +120,7 @@ class Store(Protocol):
         """Add examples to the category called `name`, which is made where there is none."""
         ...
 
-    def add_all(self, lessons: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
+    def add_all(self, new: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
         """Add examples to several categories, by their names: to all of them or to none."""
         ...
 

@@ -82,11 +82,11 @@ class MemoryStore:
         """Add examples to the category called `name`, which is made where there is none."""
         return self.add_all({name: examples})[0]
 
-    def add_all(self, lessons: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
+    def add_all(self, new: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
         """Add examples to several categories, by their names: to all of them or to none."""
         with self._lock:
             spellings: dict[str, str] = {}
-            for name, examples in lessons.items():
+            for name, examples in new.items():
                 check_examples(name, examples, self.owner.width)
                 category = self._by_fold.get(fold(name))
                 known = name if category is None else self._categories[category].name
@@ -94,9 +94,9 @@ class MemoryStore:
                 if known != name:
                     raise taken(name, known)
                 self._check_shown(name)
-                check_id(self._last_category + len(lessons), "categories")
-                check_id(self._last_example + sum(map(len, lessons.values())), "pictures")
-            return [self._add(name, examples) for name, examples in lessons.items()]
+                check_id(self._last_category + len(new), "categories")
+                check_id(self._last_example + sum(map(len, new.values())), "pictures")
+            return [self._add(name, examples) for name, examples in new.items()]
 
     def remove(self, category: int) -> None:
         """Remove a category with its examples."""

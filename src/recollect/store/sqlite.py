@@ -195,12 +195,12 @@ class SqliteStore:
         """Add examples to the category called `name`, which is made where there is none."""
         return self.add_all({name: examples})[0]
 
-    def add_all(self, lessons: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
+    def add_all(self, new: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
         """Add examples to several categories, by their names: to all of them or to none."""
-        for name, examples in lessons.items():
+        for name, examples in new.items():
             check_examples(name, examples, self.owner.width)
         with self._transaction() as connection:
-            return [self._add(connection, name, examples) for name, examples in lessons.items()]
+            return [self._add(connection, name, examples) for name, examples in new.items()]
 
     def remove(self, category: int) -> None:
         """Remove a category with its examples."""

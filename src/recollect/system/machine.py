@@ -14,7 +14,7 @@ def prepare(threads: int | None = None) -> int:
     """Set the number of threads (default: torch's own choice) and return it; keep freed memory for reuse."""
     if threads is not None:
         torch.set_num_threads(threads)
-    torch.backends.cudnn.deterministic = True  # the same seed shall give the same weights
+    torch.backends.cudnn.deterministic = True  # the same seed gives the same weights
     keep_freed_memory()
     return torch.get_num_threads()
 
@@ -34,7 +34,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Return to the system what `keep_freed_memory` has kept: one kind of work ends, another begins."""
+    """Return to the system what `keep_freed_memory` kept, between two kinds of work."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
     if trim is not None:
         trim(0)
@@ -48,7 +48,7 @@ def find_device(name: str = "auto") -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.ones(1, device=device).cpu()  # `meta` can hold nothing that comes back
+        torch.ones(1, device=device).cpu()  # fails on `meta`, which holds no data
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
     return device
