@@ -100,7 +100,8 @@ def test_teaching_a_folder_teaches_each_sub_folder(model, photos, answer, run):
     result = answer("teach", model, "--from", photos)
     assert [(one["name"], one["added"]) for one in result["taught"]] == [("okapi", 3), ("tapir", 2)]
     assert names(answer, model) == ["okapi", "tapir"]
-    _, said, _ = run("teach", model, "--from", photos)
+    more = write_folder(photos.parent / "more", {"okapi": 3, "tapir": 2}, size=40)
+    _, said, _ = run("teach", model, "--from", more)
     assert said.splitlines() == [
         "Taught 'okapi' from 3 pictures, 6 in all.",
         "Taught 'tapir' from 2 pictures, 4 in all.",
@@ -111,6 +112,18 @@ def test_teaching_a_folder_teaches_each_sub_folder(model, photos, answer, run):
     assert said.splitlines()[-1] == (
         f'From Python: Recognizer.load("{model}", store="{model / "mine.sqlite"}")'
     )
+
+
+def test_a_picture_that_was_taught_before_is_named(model, photos, answer, run):
+    first, second, third = (photos / "okapi" / f"00{number}.png" for number in range(3))
+    assert answer("teach", model, "okapi", first, second)["taught"][0]["duplicates"] == []
+    (one,) = answer("teach", model, "okapi", second, third)["taught"]
+    assert one["duplicates"] == [{"picture": str(second), "category": "okapi"}]
+    (one,) = answer("teach", model, "tapir", third, photos / "tapir")["taught"]
+    assert one["duplicates"] == [{"picture": str(third), "category": "okapi"}]
+    _, said, _ = run("teach", model, "tapir", first)
+    assert "okapi/000.png ('okapi')" in said
+    assert said.splitlines()[1].startswith("  Taught before, and counted again: ")
 
 
 def test_teaching_tells_what_it_did_though_another_process_changes_it_at_once(

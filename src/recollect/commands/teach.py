@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from recollect.commands.opening import Target
-from recollect.commands.pictures import Named, find
-from recollect.commands.printing import counted
+from recollect.commands.pictures import Named, find, name_of
+from recollect.commands.printing import counted, keep_end
 from recollect.data.folder import find_items
 from recollect.errors import DataError, RecollectError
 from recollect.recognition.opening import DEFAULT
@@ -16,6 +16,7 @@ from recollect.store import new_name
 from recollect.system.progress import track
 
 _LEANS_ON = 3  # base categories named for each taught one
+_SHOWN, _ROOM = 3, 40  # duplicates named for each, and characters of their paths
 
 
 def teach(
@@ -30,7 +31,8 @@ def teach(
 
     `taught` has for each category its `id`, `name`, `origin` (base for a corrected one), the pictures `added`
     now, all its `examples`, and under `leans_on` the base categories that its vector draws on most
-    (`category`, `share`), if the model's generator pays attention to any.
+    (`category`, `share`), if the model's generator pays attention to any. `duplicates` has each added
+    `picture` that was taught before, with the `category` that it was taught to.
     """
     path = target.kept()
     given = by_category(folder) if folder else {new_name(str(name)): find(paths)}
@@ -44,6 +46,7 @@ def teach(
                 "added": len(pictures),
                 "examples": one.examples,
                 "leans_on": _leans_on(recognizer, one.name),
+                "duplicates": _duplicates(recognizer, one.name, pictures),
             }
             for one, pictures in zip(kept, given.values(), strict=True)
         ]
@@ -74,11 +77,26 @@ def teach_text(result: dict[str, Any], *, own_store: bool) -> str:
         if one["examples"] > one["added"]:
             line += f", {one['examples']} in all"
         lines.append(f"{line}.")
+        again = [f"{keep_end(twin['picture'], _ROOM)} ('{twin['category']}')" for twin in one["duplicates"]]
+        if again:
+            more = f" and {len(again) - _SHOWN} more" if len(again) > _SHOWN else ""
+            lines.append(f"  Taught before, and counted again: {', '.join(again[:_SHOWN])}{more}")
     places = (result["model"], DEFAULT if own_store else result["store"])
     model, store = (json.dumps(place, ensure_ascii=False) for place in places)
     return "\n".join(
         [*lines, f"Kept in {result['store']}", f"From Python: Recognizer.load({model}, store={store})"]
     )
+
+
+def _duplicates(recognizer: Recognizer, name: str, added: Sequence[Named]) -> list[dict[str, str]]:
+    try:
+        ids = [example.id for example in recognizer.examples(name)][-len(added) :]
+        twins = recognizer.duplicates(name)
+    except RecollectError:  # another process has renamed or forgotten it
+        return []
+    picture = dict(zip(ids, map(name_of, added), strict=False))
+    found = dict.fromkeys((picture[one.example], one.category) for one in twins if one.example in picture)
+    return [{"picture": name, "category": category} for name, category in found]
 
 
 def _leans_on(recognizer: Recognizer, name: str) -> list[dict[str, Any]]:
