@@ -24,7 +24,6 @@ from recollect.evaluation.metrics import summary
 from recollect.evaluation.plots import save_figure
 from recollect.evaluation.reliability import auroc, calibration_error, reliability
 from recollect.features import cached_features
-from recollect.model.generator import compose
 from recollect.model.spec import bias_at
 from recollect.modelfile import load_model, read_header
 from recollect.recognition.scoring import clearance
@@ -77,7 +76,7 @@ class Sight:
         """Return the scores (n, categories) of base and of novel pictures over the lesson's categories."""
         classifier = self.model.classifier
         with torch.inference_mode():
-            vectors = compose(self.terms[lesson.support])
+            vectors = self.model.generator.compose(self.terms[lesson.support])
             return {
                 name: classifier.scores(some.features, vectors).numpy()
                 for name, some in (("base", self.base), ("novel", self.novel))

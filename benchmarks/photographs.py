@@ -41,7 +41,6 @@ from recollect.evaluation.reliability import calibration_error
 from recollect.features import FeatureSet, augmented_views, cached_features
 from recollect.model.classifier import unit
 from recollect.model.extractors import published_input
-from recollect.model.generator import compose
 from recollect.model.spec import ModelSpec, bias_at
 from recollect.modelfile import load_model, read_header
 from recollect.pretrained import PUBLISHED
@@ -172,7 +171,7 @@ def one_split(images, plain, views, centred, config):
 @torch.no_grad()
 def scores_of(model, features, support, queries, held):
     """Return base scores and novel scores, each of (novel queries, base queries)."""
-    vectors = compose(model.terms(features[torch.from_numpy(support)]))
+    vectors = model.generator.compose(model.terms(features[torch.from_numpy(support)]))
     asked = [features[torch.from_numpy(rows.reshape(-1))] for rows in (queries, held)]
     return [model.classifier(z) for z in asked], [model.classifier.scores(z, vectors) for z in asked]
 
@@ -282,7 +281,8 @@ def one_draw(model, calibration, features, shots, base, known, bias):
     targets = np.repeat(np.arange(len(features)), features.shape[1] - SUPPORT) + known.shape[1]
     labels = np.concatenate([targets, base.labels.numpy()])
     base_scores = torch.cat([model.classifier(queries), known]).numpy()
-    vectors = {"mean": unit(support).mean(1), model.spec.generator: compose(model.terms(support))}
+    made = model.generator.compose(model.terms(support))
+    vectors = {"mean": unit(support).mean(1), model.spec.generator: made}
     found = {}
     for kind, made in vectors.items():
         asked = torch.cat([queries, base.features])

@@ -47,6 +47,8 @@ from pictures import tree
 from recollect import cli
 from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
+from recollect.model.classifier import unit
+from recollect.model.generator import RidgeGenerator
 from recollect.model.model import Model
 from recollect.model.spec import ModelSpec, Preprocessing
 
@@ -92,6 +94,8 @@ def model_of(*, seed: int = 0, **changes: object) -> Model:
             model.classifier.scale.mul_(0.7)
             for parameter in model.generator.parameters():
                 parameter.add_(0.2 * torch.randn_like(parameter))
+            if isinstance(model.generator, RidgeGenerator):
+                model.generator.see(unit(torch.randn(40, model.width)))
             for module in model.extractor.modules():
                 if isinstance(module, torch.nn.BatchNorm2d):
                     module.running_mean.normal_(std=0.2)

@@ -245,7 +245,7 @@ def train(
         Literal["cosine", "dot"] | None, typer.Option(help="How scores are computed.")
     ] = None,
     generator: Annotated[
-        Literal["attention", "average", "mean"] | None,
+        Literal["attention", "average", "mean", "ridge"] | None,
         typer.Option(help="How the vectors of novel categories are made."),
     ] = None,
     last_relu: Annotated[bool | None, _flag("--last-relu", "Keep the extractor's last ReLU.")] = None,

@@ -36,7 +36,7 @@ _KEY = "recollect"
 _EXTRACTOR = "extractor."  # prefix of its weights
 TAUGHT = "taught."  # prefix of tensors that hold taught categories
 _CENTRE = "centre"
-_STATISTICS = {"running_mean", "running_var", "num_batches_tracked", _CENTRE}
+_STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moments", _CENTRE}
 READY = ("imagenet",)  # models that come with the package
 
 

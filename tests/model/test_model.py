@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recollect.model.generator import AttentionGenerator, MeanGenerator, compose
+from recollect.model.generator import AttentionGenerator, MeanGenerator
 
 CLASSIFIERS = ["cosine", "dot"]
 GENERATORS = ["mean", "average", "attention"]
@@ -91,7 +91,7 @@ def test_joint_scores_are_those_of_the_formulas(make_model, classifier, generato
     if counts is not None:
         present = (torch.arange(SHOTS) < torch.tensor(counts)[:, None]).double().unsqueeze(1)
     base, novel = model.joint_scores(support, queries, present=present, hidden=HIDDEN if hides else None)
-    vectors = compose(model.terms(support, HIDDEN if hides else None), present)
+    vectors = model.generator.compose(model.terms(support, HIDDEN if hides else None), present)
     assert base.shape == (TASKS, QUERIES, BASE)
     assert novel.shape == (TASKS, QUERIES, WAYS)
     for task in range(TASKS):
@@ -145,7 +145,11 @@ def test_hiding_base_categories_equals_removing_them(make_model, classifier, gen
     torch.testing.assert_close(base[..., kept], smaller_base)
     torch.testing.assert_close(novel, smaller_novel)
     assert (base[..., list(hidden)] == -torch.inf).all()
-    torch.testing.assert_close(compose(model.terms(support, mask)), compose(smaller.terms(support)))
+    made, expected = (
+        one.generator.compose(terms)
+        for one, terms in ((model, model.terms(support, mask)), (smaller, smaller.terms(support)))
+    )
+    torch.testing.assert_close(made, expected)
     torch.testing.assert_close(
         torch.cat([base, novel], -1).logsumexp(-1), torch.cat([smaller_base, smaller_novel], -1).logsumexp(-1)
     )
@@ -203,7 +207,7 @@ def test_base_scores_do_not_depend_on_what_is_taught(make_model, generator):
 def test_terms_of_single_features_compose_to_the_same_vectors(make_model, generator):
     model = make_model(generator=generator)
     z = features(6, model.width).float()
-    vectors = compose(model.terms(z.view(1, 2, 3, -1)))
+    vectors = model.generator.compose(model.terms(z.view(1, 2, 3, -1)))
     torch.testing.assert_close(vectors[0], model.terms(z).view(2, 3, -1).mean(1))
 
 

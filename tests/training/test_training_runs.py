@@ -14,7 +14,10 @@ import torch
 from PIL import Image
 
 from pictures import write_folder
+from recollect.data.catalogue import load_data
 from recollect.errors import ConfigError, DataError, ModelError, Stopped, StorageError
+from recollect.evaluation.evaluate import evaluate
+from recollect.features import extract
 from recollect.model.spec import Calibration
 from recollect.modelfile import load_model, read_header
 from recollect.system.disk import locked
@@ -231,6 +234,20 @@ def test_the_mean_generator_needs_no_stage_two(pictures, tmp_path):
     assert {line["stage"] for line in RunFolder(tmp_path / "run").metrics()} == {1}
     assert read_header(tmp_path / "run").provenance["finished"]
     assert read_header(tmp_path / "run").calibration.report["ece_after"] >= 0
+
+
+def test_the_ridge_generator_needs_no_stage_two_but_the_pictures_moments(pictures, tmp_path):
+    train(configured(pictures, generator="ridge"), tmp_path / "run")
+    model, split = load_model(tmp_path / "run"), load_data(str(pictures), size=16)
+    assert {line["stage"] for line in RunFolder(tmp_path / "run").metrics()} == {1}
+    assert read_header(tmp_path / "run").calibration.report
+    z = torch.nn.functional.normalize(extract(model, split.base_train).features).double()
+    expected = (z.T @ z)[tuple(torch.triu_indices(model.width, model.width))].float()
+    torch.testing.assert_close(model.generator.moments, expected)
+    figures = evaluate(model, split, shots=[1], ways=2, queries=1, tasks=10)[0]
+    assert figures["novel"]["mean"] > 50
+    with pytest.raises(ConfigError, match="leave out --classifier dot"):
+        configured(pictures, generator="ridge", classifier="dot")
 
 
 def test_a_finished_run_is_calibrated_and_what_it_learned_on_the_way_is_not(finished):

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from recollect.modelfile import Header
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 
 class Backend(Protocol):
@@ -23,7 +24,14 @@ class Backend(Protocol):
         ...
 
     def generate(self, features: Floats) -> Floats:
-        """Return each example's term (n, d); a category's vector is the mean of its examples' terms."""
+        """Return each example's term (n, d), of which `solve` or their mean makes a category's vector."""
+        ...
+
+    def solve(self, moments: Doubles, sums: Doubles) -> Floats:
+        """Return the vectors (k, d) of taught categories, for the generator `ridge`.
+
+        They depend on the moments ZᵀZ (d, d) of all taught terms, and on the sum of each category's (k, d).
+        """
         ...
 
     def attend(self, features: Floats) -> Floats | None:

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from recollect.backends import Floats
+from recollect.backends import Doubles, Floats
 from recollect.errors import ModelError
-from recollect.model.generator import AttentionGenerator
+from recollect.model.generator import AttentionGenerator, RidgeGenerator
 from recollect.model.model import Model
 from recollect.modelfile import PAPER, Header, digest_of, load_model, read_header, weights_of
 from recollect.system.machine import find_device
@@ -27,6 +27,10 @@ class TorchBackend:
         self.fingerprint = digest_of(model.spec, self.weights())
         self.base_vectors: Floats = model.classifier.weight.detach().cpu().numpy().copy()
         self.scale = float(model.classifier.scale.detach())
+        generator = model.generator
+        self._regularised: Doubles | None = None  # what every solution starts from
+        if isinstance(generator, RidgeGenerator):
+            self._regularised = generator.regularised().cpu().numpy()
 
     @classmethod
     def load(cls, path: str | Path, extractor: str | None = None, device: str = "auto") -> "TorchBackend":
@@ -50,6 +54,19 @@ class TorchBackend:
         """Return each example's term (n, d)."""
         terms: Floats = self._model.terms(self._tensor(features)).cpu().numpy()
         return terms
+
+    @torch.inference_mode()
+    def solve(self, moments: Doubles, sums: Doubles) -> Floats:
+        """Return the vectors (k, d) of taught categories, for the generator `ridge`."""
+        if self._regularised is None:
+            raise ValueError(f"the generator '{self._model.spec.generator}' takes means")
+        matrix = self._tensor((self._regularised + moments).astype(np.float32))
+        right = self._tensor(sums.T.astype(np.float32))
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if failed:
+            raise ModelError("the second moments in the model are damaged: train it again")
+        vectors: Floats = torch.cholesky_solve(right, factor).T.cpu().numpy()
+        return vectors
 
     @torch.inference_mode()
     def attend(self, features: Floats) -> Floats | None:

@@ -1,4 +1,4 @@
-"""`recollect explain`: which base categories a taught one is built from."""
+"""`recollect explain`: which base categories a taught one is built from, or competes with."""
 
 from typing import Any
 
@@ -7,22 +7,30 @@ from rich.text import Text
 
 from recollect.commands.opening import Target
 from recollect.commands.printing import percent
+from recollect.modelfile import read_header
 from recollect.store import tidy
 
 
 def explain(target: Target, name: str, top: int = 5) -> dict[str, Any]:
-    """Return the result of `recollect explain`: under `leans_on` each base `category` with its `share`."""
+    """Return the result of `recollect explain`: under `leans_on` each base `category` with its `share`.
+
+    With the generator "ridge": under `competes_with` each base or taught `category` with its `cosine`.
+    """
     with target.open() as recognizer:
-        leaning = recognizer.explain(name, top)
-    rows = [{"category": category, "share": share} for category, share in leaning]
-    return {"model": str(target.model), "category": tidy(name), "leans_on": rows}
+        found = recognizer.explain(name, top)
+    ridge = read_header(target.model).spec.generator == "ridge"
+    key, value = ("competes_with", "cosine") if ridge else ("leans_on", "share")
+    rows = [{"category": category, value: number} for category, number in found]
+    return {"model": str(target.model), "category": tidy(name), key: rows}
 
 
 def explain_table(report: dict[str, Any]) -> Table:
-    """Return a row for each base category."""
-    table = Table(title=Text(f"'{report['category']}' leans on"), title_justify="left")
-    table.add_column("base category")
-    table.add_column("share", justify="right")
-    for row in report["leans_on"]:
-        table.add_row(Text(row["category"]), percent(row["share"]))
+    """Return a row for each category."""
+    leans = "leans_on" in report
+    title = f"'{report['category']}' {'leans on' if leans else 'competes with'}"
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("base category" if leans else "category")
+    table.add_column("share" if leans else "cosine", justify="right")
+    for row in report["leans_on"] if leans else report["competes_with"]:
+        table.add_row(Text(row["category"]), percent(row["share"]) if leans else f"{row['cosine']:.2f}")
     return table

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from recollect.backends.torch import TorchBackend
 from recollect.commands.new import unused
@@ -21,7 +22,7 @@ from recollect.commands.opening import Target
 from recollect.commands.printing import counted
 from recollect.errors import RecollectError
 from recollect.features import FeatureSet
-from recollect.model.generator import AttentionGenerator, MeanGenerator, compose
+from recollect.model.generator import AttentionGenerator, MeanGenerator, RidgeGenerator
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, GeneratorKind, ModelSpec, bias_at
 from recollect.modelfile import Header, load_model, read_header, stamp
@@ -129,7 +130,7 @@ def _grown(old: Model, support: _Support, seed: int, bar: str) -> Model:
     if not old.spec.categories:
         return _learned(old, spec, support, seed, bar)
     model = _extended(old, spec, support)
-    if kind != "mean":
+    if list(model.generator.parameters()):
         _learn_on(model, support, seed, bar)
     return model
 
@@ -149,11 +150,18 @@ def _learned(old: Model, spec: ModelSpec, support: _Support, seed: int, bar: str
     return model
 
 
+def _vectors(old: Model, support: _Support) -> Tensor:
+    """Return the vectors (categories, d) that the generator makes of all examples."""
+    terms = pad_sequence([old.terms(some) for some in support.features], batch_first=True)
+    present = pad_sequence([torch.ones(len(some)) for some in support.features], batch_first=True)
+    return old.generator.compose(terms, present)
+
+
 @torch.no_grad()
 def _extended(old: Model, spec: ModelSpec, support: _Support) -> Model:
     """Add the vectors that the generator makes to those of the old base categories."""
     model = Model(spec, old.extractor).eval()
-    vectors = torch.stack([compose(old.terms(some)) for some in support.features])
+    vectors = _vectors(old, support)
     if spec.classifier == "cosine":
         vectors = vectors * old.classifier.weight.norm(dim=1).mean() / vectors.norm(dim=1, keepdim=True)
     state = old.state_dict()
@@ -165,6 +173,8 @@ def _extended(old: Model, spec: ModelSpec, support: _Support) -> Model:
         queries = queries * keys.norm(dim=1).mean() / queries.norm(dim=1, keepdim=True)
         state["generator.keys"] = torch.cat([keys, queries])
     model.load_state_dict(state)
+    if isinstance(model.generator, RidgeGenerator):
+        model.generator.see(torch.cat([model.classifier.view(some) for some in support.features]))
     return model
 
 
@@ -190,7 +200,7 @@ def _reorder(model: Model, order: Tensor) -> None:
 
 @torch.no_grad()
 def _before(old: Model, support: _Support, held: FeatureSet, bias: float) -> float:
-    vectors = torch.stack([compose(old.terms(some)) for some in support.features])
+    vectors = _vectors(old, support)
     base, novel = old.classifier(held.features), old.classifier.scores(held.features, vectors)
     best = joint_scores(base.numpy(), novel.numpy(), bias).argmax(axis=1) - base.shape[1]
     return _percent(best == held.labels.numpy())

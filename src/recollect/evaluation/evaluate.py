@@ -18,7 +18,6 @@ from recollect.errors import DataError, ModelError
 from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, summary
 from recollect.features import FeatureSet, cached_features
 from recollect.model.classifier import Classifier
-from recollect.model.generator import compose
 from recollect.model.model import Model
 from recollect.modelfile import PAPER, is_ready, load_model, read_header
 from recollect.system.machine import find_device
@@ -96,7 +95,8 @@ def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringF
 
     @torch.inference_mode()
     def score(tasks: Tasks) -> Scores:
-        vectors = classifier.scale * classifier.view(compose(terms[tasks.support]))  # (tasks, ways, d)
+        made = model.generator.compose(terms[tasks.support])
+        vectors = classifier.scale * classifier.view(made)  # (tasks, ways, d)
         return Scores(
             novel_base=novel_base[tasks.novel_queries].cpu(),
             novel_novel=(novel_view[tasks.novel_queries] @ vectors.mT).cpu(),

@@ -1,8 +1,9 @@
 """The weight generator G(Z', W_base | φ): a novel category's vector from its few features.
 
-Every generator is a mean of per-example terms, so a category can be taught one example at a time:
-`terms` gives each example's contribution, `compose` takes their mean. Features and base vectors come
-in as the classifier sees them (normalised for cosine, raw for dot product).
+`terms` gives what is kept of each example, so that a category can be taught one example at a time, and
+`compose` makes vectors of them: with the paper's generators the mean of the terms, with `ridge` a regression
+over all novel categories of a task at once. Features and base vectors come in as the classifier sees them
+(normalised for cosine, raw for dot product).
 """
 
 from math import sqrt
@@ -16,6 +17,8 @@ from recollect.model.draws import normal, only_shapes
 from recollect.model.spec import GeneratorKind
 
 FIRST_SHARPNESS = 10.0
+RIDGE = 0.3  # λ of the regression, for features of unit length
+STEP = 2.0**-15  # terms of a regression are multiples of it: sums of their products are exact in any order
 
 
 class Memory(NamedTuple):
@@ -47,18 +50,22 @@ def attention_terms(average: Tensor, weights: Tensor, vectors: Tensor, phi_att: 
     return average + phi_att * (weights @ vectors)
 
 
-def compose(terms: Tensor, present: Tensor | None = None) -> Tensor:
-    """w' = the mean over examples: terms (…, shots, d) → (…, d).
+class _Averaging(nn.Module):
+    """A generator whose vectors are means of terms."""
 
-    `present` (…, shots) says which examples are there, for tasks of different numbers of shots in one batch.
-    """
-    if present is None:
-        return terms.mean(dim=-2)
-    weights = present / present.sum(dim=-1, keepdim=True)
-    return (weights.unsqueeze(-2) @ terms).squeeze(-2)
+    def compose(self, terms: Tensor, present: Tensor | None = None) -> Tensor:
+        """w' = the mean over examples: terms (…, ways, shots, d) → (…, ways, d).
+
+        `present` (…, shots) says which examples are there, for tasks of different numbers of shots in one
+        batch.
+        """
+        if present is None:
+            return terms.mean(dim=-2)
+        weights = present / present.sum(dim=-1, keepdim=True)
+        return (weights.unsqueeze(-2) @ terms).squeeze(-2)
 
 
-class MeanGenerator(nn.Module):
+class MeanGenerator(_Averaging):
     """w' = mean of z̄'_i (Eq. 5); nothing to learn, so it works after stage 1 alone."""
 
     def terms(self, z: Tensor, memory: Memory) -> Tensor:  # noqa: ARG002
@@ -66,7 +73,7 @@ class MeanGenerator(nn.Module):
         return z
 
 
-class AverageGenerator(nn.Module):
+class AverageGenerator(_Averaging):
     """w' = φ_avg ⊙ mean of z̄'_i (Eq. 6)."""
 
     def __init__(self, width: int) -> None:
@@ -78,7 +85,7 @@ class AverageGenerator(nn.Module):
         return average_terms(z, self.phi_avg)
 
 
-class AttentionGenerator(nn.Module):
+class AttentionGenerator(_Averaging):
     """w' = φ_avg ⊙ w'_avg + φ_att ⊙ w'_att (Eq. 7 and 8)."""
 
     def __init__(self, categories: int, width: int, sharpness: float = FIRST_SHARPNESS) -> None:
@@ -103,7 +110,79 @@ class AttentionGenerator(nn.Module):
         return attention_terms(average_terms(z, self.phi_avg), weights, memory.vectors, self.phi_att)
 
 
-Generator = MeanGenerator | AverageGenerator | AttentionGenerator
+class RidgeGenerator(nn.Module):
+    """W' = (G + Z'ᵀZ' + λI)⁻¹ Z'ᵀY': ridge regression of the labels of all novel examples Z' at once.
+
+    G = ZᵀZ are the second moments of base pictures, which are negatives of every novel category. There is
+    nothing to learn: it works after stage 1 alone, for features of unit length.
+    """
+
+    moments: Tensor  # (d · (d + 1) / 2,), the upper triangle of G
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.register_buffer("moments", torch.zeros(width * (width + 1) // 2))
+        self._inverse: tuple[object, Tensor] | None = None
+
+    def regularised(self) -> Tensor:
+        """Return G + λI (d, d), in double precision."""
+        rows, columns = torch.triu_indices(self.width, self.width, device=self.moments.device)
+        matrix = self.moments.new_zeros(self.width, self.width, dtype=torch.double)
+        matrix[rows, columns] = self.moments.double()
+        matrix[columns, rows] = self.moments.double()
+        matrix.diagonal().add_(RIDGE)
+        return matrix
+
+    @torch.no_grad()
+    def see(self, z: Tensor) -> None:
+        """Add the second moments of base features z (n, d), as the classifier sees them, to G."""
+        total = torch.zeros(self.width, self.width, dtype=torch.double, device=self.moments.device)
+        for some in torch.split(z, 4096):
+            some = some.to(self.moments.device).double()  # noqa: PLW2901
+            total += some.T @ some
+        rows, columns = torch.triu_indices(self.width, self.width, device=self.moments.device)
+        self.moments.add_(total[rows, columns])
+
+    def inverse(self) -> Tensor:
+        """Return (G + λI)⁻¹ (d, d), computed once for the same G."""
+        state = self.moments.data_ptr(), self.moments._version, self.moments.dtype  # noqa: SLF001
+        if self._inverse is None or self._inverse[0] != state:
+            with torch.inference_mode(mode=False), torch.no_grad():
+                factor = torch.linalg.cholesky(self.regularised())
+                self._inverse = state, torch.cholesky_inverse(factor).to(self.moments.dtype)
+        return self._inverse[1]
+
+    def terms(self, z: Tensor, memory: Memory) -> Tensor:  # noqa: ARG002
+        """Return every example as it is kept, (…, d): in steps of 2⁻¹⁵, below 1 in size."""
+        return ((z / STEP).round() * STEP).clamp(STEP - 1, 1 - STEP)
+
+    def compose(self, terms: Tensor, present: Tensor | None = None) -> Tensor:
+        """Return the vectors of all categories of each task: terms (…, ways, shots, d) → (…, ways, d).
+
+        `present` (…, shots) says which examples are there, for tasks of different numbers of shots in one
+        batch.
+        """
+        if present is not None:
+            terms = terms * present.unsqueeze(-1)
+        ways, shots = terms.shape[-3:-1]
+        z = terms.flatten(-3, -2)
+        return solve_examples(z, z @ self.inverse(), ways, shots)
+
+
+def solve_examples(z: Tensor, seen: Tensor, ways: int, shots: int) -> Tensor:
+    """Return (M + ZᵀZ)⁻¹ZᵀY, transposed (…, ways, d), for examples z (…, ways · shots, d) and `seen` = Z M⁻¹.
+
+    By the dual form M⁻¹Zᵀ (Z M⁻¹Zᵀ + I)⁻¹ Y, which takes a small system for each task.
+    """
+    identity = torch.eye(ways * shots, dtype=z.dtype, device=z.device)
+    labels = torch.eye(ways, dtype=z.dtype, device=z.device).repeat_interleave(shots, dim=0)
+    shares = torch.linalg.solve(seen @ z.mT + identity, labels.expand(*z.shape[:-1], ways))
+    vectors: Tensor = shares.mT @ seen
+    return vectors
+
+
+Generator = MeanGenerator | AverageGenerator | AttentionGenerator | RidgeGenerator
 
 
 def build_generator(
@@ -114,4 +193,6 @@ def build_generator(
         return MeanGenerator()
     if kind == "average":
         return AverageGenerator(width)
+    if kind == "ridge":
+        return RidgeGenerator(width)
     return AttentionGenerator(categories, width, sharpness)

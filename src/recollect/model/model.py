@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from recollect.model.classifier import Classifier, dot_scores
 from recollect.model.extractors import Extractor, build_extractor
-from recollect.model.generator import FIRST_SHARPNESS, Generator, Memory, build_generator, compose
+from recollect.model.generator import FIRST_SHARPNESS, Generator, Memory, build_generator
 from recollect.model.spec import GeneratorKind, ModelSpec
 
 
@@ -42,7 +42,7 @@ class Head(nn.Module):
         seen, vectors = view(queries), view(self.classifier.weight)
         terms = self.generator.terms(view(support), Memory(vectors, hidden))
         base = dot_scores(seen, vectors, scale)
-        novel = dot_scores(seen, view(compose(terms, present)), scale)
+        novel = dot_scores(seen, view(self.generator.compose(terms, present)), scale)
         if hidden is not None:
             base = base.masked_fill(hidden.unsqueeze(1), -torch.inf)
         return base, novel

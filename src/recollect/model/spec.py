@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ClassifierKind = Literal["cosine", "dot"]
-GeneratorKind = Literal["mean", "average", "attention"]
+GeneratorKind = Literal["mean", "average", "attention", "ridge"]
 Channels = tuple[float, float, float]
 MOST_SIZE = 1024  # pixels a side of an input; efficientnet-lite0 takes 0.3 GB for one picture of that size
 OWN_CODE = "module:"  # before the name of an extractor that is a caller's own
@@ -60,6 +60,8 @@ class ModelSpec(Value):
     def _distinct(self) -> "ModelSpec":
         if len(set(self.categories)) != len(self.categories):
             raise ValueError("two base categories have the same name")
+        if self.generator == "ridge" and self.classifier != "cosine":
+            raise ValueError("the generator 'ridge' needs the cosine classifier")
         return self
 
 

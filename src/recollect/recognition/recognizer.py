@@ -22,6 +22,7 @@ from recollect.modelfile import read_taught
 from recollect.recognition.bundle import save_bundle, unpack
 from recollect.recognition.opening import store_file
 from recollect.recognition.results import Category, Duplicate, Example, Floats, Prediction, Scores
+from recollect.recognition.ridge import SolvedVectors
 from recollect.recognition.scoring import clearance, joint_scores, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, dots, lengths, mean, unit
 from recollect.store import (
@@ -52,7 +53,8 @@ class Recognizer:
     """A model and the categories it has been taught since; teaching never changes what it knew.
 
     Each score is a product of its own, of a feature and a category's vector: whatever else is taught or
-    forgotten changes no bit of it. A vector does not depend on the order of its examples. A feature may
+    forgotten changes no bit of it, but that with the generator "ridge" taught categories compete: each vector
+    depends on the examples of all. No vector depends on the order of teaching. A feature may
     differ in its last digits (about 1e-6) with the pictures that go through the extractor at the same time,
     and with the number of threads. Threads may share a recogniser.
 
@@ -72,7 +74,8 @@ class Recognizer:
         self._base_changes: dict[str, BaseChange] = {}
         self._taught: dict[int, Taught] = {}
         self._listed: _Columns | None = None
-        self._vectors = VectorTable(width)
+        self._solved = SolvedVectors(width, backend.solve) if self._spec.generator == "ridge" else None
+        self._vectors = VectorTable(width) if self._solved is None else self._solved
         self._lock = threading.RLock()
         self._start(Content(), store_path(store))
 
@@ -338,10 +341,14 @@ class Recognizer:
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return the base categories that a taught one leans on, with the attention that each gets.
 
-        The shares are means over the category's examples and add up to 1 over all base categories.
+        The shares are means over the category's examples and add up to 1 over all base categories. With the
+        generator "ridge" it is the base and taught categories that it competes with: those most like its mean
+        example, with the cosine.
         """
         if top < 1:
             raise ArgumentError(f"top={top}: ask for at least 1 category")
+        if self._solved is not None:
+            return self._competitors(self._solved, name, top)
         features = np.stack([example.feature for example in self.examples(name)])
         leaning = self._backend.attend(features)
         if leaning is None:
@@ -351,6 +358,16 @@ class Recognizer:
         shares = leaning.mean(axis=0)
         shown = self.categories()
         return [(shown[k].name, float(shares[k])) for k in _best(shares, top)]
+
+    def _competitors(self, solved: SolvedVectors, name: str, top: int) -> list[tuple[str, float]]:
+        with self._lock:
+            place = solved.ids.index(self._find(name).id)
+            means = solved.means()
+            names = [category.name for category in self._in_order().categories]
+        own = means[place : place + 1]
+        cosines = np.concatenate([dots(own, self._base_vectors)[0], dots(own, means)[0]])
+        others = [k for k in _best(cosines, top + 1) if k != len(self._base_vectors) + place]
+        return [(names[k], float(cosines[k])) for k in others[:top]]
 
     @property
     def _store(self) -> Store:
@@ -436,12 +453,11 @@ class Recognizer:
         self._seen = state
 
     def _learn(self, changed: list[Taught]) -> None:
-        """Compute the vectors of categories whose examples changed: w' = the mean of their terms."""
+        """Compute the vectors of categories whose examples changed."""
         words = {taught.id: taught for taught in changed}
         for id_, terms in self._store.terms(list(words)):
             taught = words[id_]
-            vector = self._view(mean(terms))
-            self._vectors.put(taught.id, vector)
+            self._vectors.put(taught.id, self._view(mean(terms)) if self._solved is None else terms)
             self._taught[taught.id] = taught
         self._listed = None
 

@@ -36,7 +36,7 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
         stage1_step = _seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     # What is decoded on the fly may take all the time of a step to decode, and does so for a forward pass.
     picture = stage1_step * (1 if split.base_train.on_the_fly else _FORWARD_SHARE) / config.stage1.batch
-    if config.generator == "mean":
+    if not config.learns_generator:
         return Speed(stage1_step, 0.0, picture)
     views = torch.randn(1, len(split.base_train), model.width)
     trial = copy.deepcopy(model)
@@ -65,13 +65,13 @@ def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
     seconds = 60 * config.minutes * _MARGIN
     speed, judged = measure(config, model, split), judged_pictures(split)
     stage2_steps = 0
-    if config.generator != "mean":
+    if config.learns_generator:
         stage2_steps = min(config.stage2.steps, int(_STAGE_TWO_SHARE * seconds / speed.stage2_step))
         seconds -= stage2_steps * speed.stage2_step
         seconds -= speed.picture * (config.stage2.views * len(split.base_train) + judged)
     seconds -= speed.picture * judged * config.stage1.evaluations
     stage1_steps = int(seconds / speed.stage1_step)
-    if stage1_steps < config.stage1.evaluations or (config.generator != "mean" and stage2_steps < 1):
+    if stage1_steps < config.stage1.evaluations or (config.learns_generator and stage2_steps < 1):
         raise ConfigError(
             f"--minutes {config.minutes:g} is too short here: a step of stage 1 takes "
             f"{speed.stage1_step:.2f} s and the pictures have to be passed over several times; "

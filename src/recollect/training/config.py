@@ -110,6 +110,11 @@ class Config(Value):
         return is_pretrained(self.extractor) and not self.finetune
 
     @property
+    def learns_generator(self) -> bool:
+        """Return whether the generator has anything to learn in stage 2."""
+        return self.generator in {"average", "attention"}
+
+    @property
     def most_shots(self) -> int:
         """Return the largest N' of an episode."""
         return self.stage2.max_shots if self.shots == "mixed" else self.shots
@@ -172,6 +177,8 @@ def make_config(
         raise ConfigError(f"setting '{place}' = {given}: {reasons}") from error
     if config.last_relu and is_pretrained(config.extractor):
         raise ConfigError(f"--last-relu: '{config.extractor}' ends as it was trained; leave it out")
+    if config.generator == "ridge" and config.classifier != "cosine":
+        raise ConfigError("--generator ridge needs features of unit length: leave out --classifier dot")
     return config
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from torch import Tensor
 from recollect.data.catalogue import load_data
 from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped, one_line
+from recollect.features import extract
+from recollect.model.generator import RidgeGenerator
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, ModelSpec
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
@@ -130,9 +132,9 @@ def resolve(config: Config, split: Split) -> Config:
     )
     model = new_model(config, split)
     augmentation(split, config.stage1)
-    if config.generator != "mean":
+    if config.learns_generator:
         episodes_of(split, config)
-    if config.generator != "mean" or config.frozen:
+    if config.learns_generator or config.frozen:
         require_memory(len(split.base_train), model.width, config)
     Judgement(split, config.select_shots, config)  # refuses, by name, categories too small for a task
     if config.stage1_from is not None:
@@ -214,7 +216,7 @@ def learn_stage_two(
     facts = stage_one_facts(folder)
     if not folder.model.exists():
         save_trained(folder.model, model, config, **facts)
-    if config.generator != "mean":
+    if config.learns_generator:
         began = time.monotonic()
         torch.manual_seed(step_seed(config.seed, 2, 0))
         model.replace_generator(config.generator, config.stage2.sharpness)
@@ -230,6 +232,10 @@ def learn_stage_two(
             raise
         facts |= {"episodes_seen": stage.steps * stage.episodes.count, "validation": folder.validation(2)}
         held_out = stage.held_out
+    elif config.generator == "ridge":
+        model.replace_generator("ridge")
+        generator = cast("RidgeGenerator", model.generator)
+        generator.see(model.classifier.view(extract(model, split.base_train).features))
     calibration = _calibrate(model, config, split, held_out)
     save_trained(folder.model, model, config, calibration, finished=True, **facts)
     folder.checkpoint(2).unlink(missing_ok=True)
