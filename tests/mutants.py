@@ -477,7 +477,7 @@ MUTANTS = [
     Mutant(
         "unknown takes nothing from the others",
         "recognition/recognizer.py",
-        "float(row[k]) * (1 - strange)",
+        "float(row[k]) * (1 - share)",
         "float(row[k])",
         "recognition/test_scoring.py",
     ),
