@@ -818,4 +818,4 @@ def test_predict_loads_only_what_it_computes_with(model, photos):
     assert len(json.loads(said)["predictions"]) == 3
     assert "torch" in modules
     # sympy comes with torch's compiler, which takes seconds.
-    assert modules & {"sklearn", "matplotlib", "pandas", "sympy"} == set()
+    assert modules & {"sklearn", "scipy", "matplotlib", "pandas", "sympy"} == set()

@@ -12,7 +12,6 @@ from typing import Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from recollect.backends import Backend
 from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError, StoreError
@@ -23,7 +22,7 @@ from recollect.recognition.bundle import save_bundle, unpack
 from recollect.recognition.opening import store_file
 from recollect.recognition.results import Category, Duplicate, Example, Floats, Prediction, Scores
 from recollect.recognition.ridge import SolvedVectors
-from recollect.recognition.scoring import clearance, joint_scores, softmax, unknown_probability
+from recollect.recognition.scoring import clearance, joint_scores, sigmoid, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, dots, lengths, mean, unit
 from recollect.store import (
     BaseChange,
@@ -335,7 +334,7 @@ class Recognizer:
         if count > 1:
             return np.zeros(len(best))
         other = self._backend.scale / 2 if self._spec.classifier == "cosine" else 0.0
-        found: npt.NDArray[np.float64] = expit((other - best.astype(np.float64)) / calibration.temperature)
+        found: npt.NDArray[np.float64] = sigmoid((other - best.astype(np.float64)) / calibration.temperature)
         return found
 
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from recollect.model.spec import Unknown
 
@@ -26,6 +25,13 @@ def softmax(scores: Array, temperature: float = 1.0) -> Array:
     return exponents
 
 
+def sigmoid(values: Array) -> Array:
+    """Return 1 / (1 + exp(−x)); scipy's `expit` would be the only thing that `predict` loads scipy for."""
+    with np.errstate(over="ignore"):  # 1 / (1 + ∞) = 0 is right
+        found: Array = 1 / (1 + np.exp(-values))
+    return found
+
+
 def clearance(best: Array, taught: int, unknown: Unknown) -> Array:
     """Return how far best scores (n,) lie above the threshold for known pictures; below 0 is unknown."""
     cleared: Array = best.astype(np.float64) - unknown.rise * np.log1p(taught) - unknown.threshold
@@ -34,5 +40,4 @@ def clearance(best: Array, taught: int, unknown: Unknown) -> Array:
 
 def unknown_probability(cleared: Array, unknown: Unknown) -> Array:
     """Return the probability of "unknown", if pictures of known and unknown categories are as frequent."""
-    probability: Array = expit(unknown.offset - unknown.steepness * cleared)
-    return probability
+    return sigmoid(unknown.offset - unknown.steepness * cleared)
