@@ -263,6 +263,13 @@ def test_the_list_of_categories_shows_taught_ones_and_the_first_base_ones(tmp_pa
     assert "more base categories" not in everything
 
 
+def test_base_categories_that_were_changed_come_before_the_others(taught, photos, answer):
+    answer("hide", taught, "base-5")
+    answer("teach", taught, "base-6", photos / "okapi" / "000.png")
+    found = [row["name"] for row in answer("categories", taught)["categories"]]
+    assert found == ["okapi", "tapir", "base-5", "base-6", *(f"base-{number}" for number in range(5))]
+
+
 def test_answers_on_the_screen(taught, photos, run):
     _, one, _ = run("predict", taught, photos / "okapi" / "000.png", "--top", 4)
     assert "okapi/000.png" in one

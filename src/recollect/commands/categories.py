@@ -10,15 +10,16 @@ from rich.text import Text
 from recollect.commands.opening import Target
 from recollect.commands.printing import counted
 from recollect.recognition.recognizer import Recognizer
+from recollect.recognition.results import Category
 from recollect.store import tidy
 
 _SHOWN = 10  # base categories listed unless all are asked for
 
 
 def categories(target: Target) -> dict[str, Any]:
-    """Return the result of `recollect categories`: taught ones first, each with its number of examples."""
+    """Return the result of `recollect categories`: taught ones first, then base ones that were changed."""
     with target.open() as recognizer:
-        known = sorted(recognizer.categories(), key=lambda category: category.origin != "novel")
+        known = sorted(recognizer.categories(), key=_order)
     rows = [asdict(one) for one in known]
     taught = sum(one.origin == "novel" for one in known)
     return {"model": str(target.model), "base": len(known) - taught, "taught": taught, "categories": rows}
@@ -27,7 +28,8 @@ def categories(target: Target) -> dict[str, Any]:
 def categories_table(report: dict[str, Any], *, everything: bool = False) -> Table:
     """Return a row for each taught category, and for the first few base ones or all of them."""
     base, taught = report["base"], report["taught"]
-    shown = report["categories"] if everything else report["categories"][: taught + _SHOWN]
+    changed = sum(row["hidden"] or row["examples"] is not None for row in report["categories"])
+    shown = report["categories"] if everything else report["categories"][: changed + _SHOWN]
     left = len(report["categories"]) - len(shown)
     table = Table(
         title=f"{taught} taught, {base} base categories",
@@ -86,6 +88,10 @@ def hide_text(result: dict[str, Any]) -> str:
     if result["hidden"]:
         return f"'{result['category']}' is no longer an answer. To undo this: recollect unhide"
     return f"'{result['category']}' can be an answer again."
+
+
+def _order(category: Category) -> tuple[bool, bool]:
+    return category.origin != "novel", not category.hidden and category.examples is None
 
 
 def _changed(target: Target, change: Callable[[Recognizer], None]) -> dict[str, Any]:
