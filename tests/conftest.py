@@ -24,6 +24,7 @@ os.environ |= {
     "MPLBACKEND": "agg",
     "MPLCONFIGDIR": f"{_home.name}/matplotlib",
     "TORCHINDUCTOR_CACHE_DIR": f"{_home.name}/torch",
+    "RECOLLECT_CACHE": f"{_home.name}/recollect",  # of fixtures that serve a whole module
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",  # so that tests in several processes at once do not fight for the cores
     "OPENBLAS_NUM_THREADS": "1",
@@ -64,7 +65,7 @@ _cache_numbers = itertools.count()
 def _nothing_at_home() -> Iterator[None]:
     """Let nothing be written to the user's own folder but the caches of libraries."""
     yield
-    assert {path.name for path in Path(_home.name).iterdir()} <= {"matplotlib", "torch"}
+    assert {path.name for path in Path(_home.name).iterdir()} <= {"matplotlib", "recollect", "torch"}
 
 
 @pytest.fixture(autouse=True)
