@@ -24,12 +24,12 @@ from recollect.evaluation.metrics import summary
 from recollect.evaluation.plots import save_figure
 from recollect.evaluation.reliability import auroc, calibration_error, reliability
 from recollect.features import cached_features
-from recollect.model.spec import bias_at
+from recollect.model.spec import MOST_SHOTS, bias_at
 from recollect.modelfile import load_model, read_header
 from recollect.recognition.scoring import clearance
 from recollect.system import machine
 from recollect.system.disk import write_text
-from recollect.training.calibration import MOST_SHOTS, WAYS, calibrate, joint_queries, score_tasks
+from recollect.training.calibration import WAYS, calibrate, joint_queries, score_tasks
 
 SHOTS = 5  # pictures that a category is taught from
 LESSONS = 10  # random orders and pictures

@@ -1,13 +1,16 @@
 """Pretrained features on a person's photographs: the figures of `docs/results/photographs-*.json`.
 
     python -m benchmarks.photographs splits PHOTOS.zip --out docs/results
+    python -m benchmarks.photographs frozen PHOTOS.zip --out docs/results
     python -m benchmarks.photographs uncentred PHOTOS.zip --out docs/results
     python -m benchmarks.photographs imagenet PHOTOS.zip --count 20 --out docs/results
     python -m benchmarks.photographs networks PHOTOS.zip --out docs/results
     python -m benchmarks.photographs path PHOTOS.zip --out docs/results
 
 `splits`: 41 categories as base (8 pictures to learn from, 4 held out), 40 as novel (5 + 7), over random
-splits: mean, average, attention, and logistic regression retrained on everything. `uncentred`: the same with
+splits: mean, average, attention, ridge, and logistic regression retrained on everything. `frozen`: every
+category as base, 10 pictures to learn from and 2 held out, over random draws: ridge as `recollect train` has
+it beside logistic regression. `uncentred`: the same with
 features that their mean was not subtracted from. `imagenet`: the ready model, before and after it is taught
 what ImageNet does not have; `imagenet-lite0` must lie beside the folder of PHOTOS.zip. `networks`: accuracy
 against milliseconds a picture. `path`: the seconds of a person's first steps, and of one command from the zip
@@ -32,7 +35,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.stats import t as student
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.model_selection import StratifiedKFold
 
 from recollect.data.folder import read_library
 from recollect.data.splits import Split
@@ -41,14 +45,17 @@ from recollect.evaluation.reliability import calibration_error
 from recollect.features import FeatureSet, augmented_views, cached_features
 from recollect.model.classifier import unit
 from recollect.model.extractors import published_input
-from recollect.model.spec import ModelSpec, bias_at
+from recollect.model.model import Model
+from recollect.model.spec import Calibration, ModelSpec, bias_at
 from recollect.modelfile import load_model, read_header
 from recollect.pretrained import PUBLISHED
 from recollect.recognition.scoring import clearance, joint_scores, softmax
 from recollect.system import machine
 from recollect.system.disk import write_text
+from recollect.training.calibration import calibrate
 from recollect.training.config import make_config, read_preset
 from recollect.training.frozen import FrozenViews
+from recollect.training.ridge import solve_on_all_pictures, solve_on_training_pictures
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import Judgement
 from recollect.training.stage1 import augmentation
@@ -78,7 +85,8 @@ def splits(path, count, *, centred=True, seed=0):
     """Compare generators over random splits; the extractor runs once for all of them."""
     images, model = photographs(path)
     plain = cached_features(model, images).features
-    config = make_config(read_preset("pretrained"), {"data": str(path), "extractor": LITE0})
+    learned = {"data": str(path), "extractor": LITE0, "generator": "attention"}  # an own way is that of ridge
+    config = make_config(read_preset("pretrained"), learned)
     whole = Split(images, images, images, None, None, flips=True)
     views = augmented_views(model, images, augmentation(whole, config.stage1), config.stage2.views, seed)
     rows = []
@@ -142,7 +150,7 @@ def one_split(images, plain, views, centred, config):
     base_held = replace(extracted(judgement.base_images), support=extracted(judgement.support))
     extractor = new_model(config, split).extractor
     frozen = FrozenViews(extractor, (raw - centre).half(), centre, (None, base_held))
-    models, biases = {}, {}
+    models, calibrations = {}, {}
     with tempfile.TemporaryDirectory() as name:
         for kind in ("mean", "average", "attention"):
             folder = RunFolder(Path(name) / kind)
@@ -151,17 +159,21 @@ def one_split(images, plain, views, centred, config):
             folder.restart(own)
             models[kind] = learn_stage_one(own, split, folder, None, frozen)
             learn_stage_two(models[kind], own, split, folder, None, frozen.views, frozen.held_out)
-            biases[kind] = read_header(folder.model).calibration.bias
+            calibrations[kind] = read_header(folder.model).calibration
+    if centred:
+        models["ridge"], calibrations["ridge"] = ridge_model(models["mean"], plain, train, val)
     seen = plain - centre
     support = np.stack([drawn[label][:SUPPORT] for label in novel])
     queries = np.stack([drawn[label][SUPPORT:] for label in novel])
     found = []
     for shots in (1, 5):
         for kind, model in models.items():
-            scored = scores_of(model, seen, support[:, :shots], queries, test.rows)
+            scored = scores_of(model, plain - model.centre, support[:, :shots], queries, test.rows)
             for biased in (False, True):
                 named = {"generator": kind, "bias": biased, "shots": shots}
-                found.append(named | figures_of(scored, test.labels, biases[kind] if biased else 0.0))
+                found.append(
+                    named | figures_of(scored, test.labels, calibrations[kind] if biased else None, shots)
+                )
         scored = regression(seen, train, support[:, :shots], queries, test.rows)
         named = {"generator": "logistic regression", "bias": False, "shots": shots}
         found.append(named | figures_of(scored, test.labels))
@@ -186,10 +198,11 @@ def regression(features, train, support, queries, held):
     return [one[:, :BASE] for one in asked], [one[:, BASE:] for one in asked]
 
 
-def figures_of(scored, base_labels, bias=0.0):
+def figures_of(scored, base_labels, calibration=None, shots=1):
     """Return accuracies in percent: over all 40 novel categories at once, and 5 of them at a time."""
     (novel_base, base_base), (novel_novel, base_novel) = scored
-    many, five = bias_at(bias, novel_novel.shape[1]), bias_at(bias, 5)
+    calibration = calibration or Calibration()
+    many, five = (calibration.biases([shots] * ways)[0] for ways in (novel_novel.shape[1], 5))
     each = len(novel_novel) // novel_novel.shape[1]
     targets = torch.arange(novel_novel.shape[1]).repeat_interleave(each)
     base_targets = torch.from_numpy(base_labels)
@@ -215,6 +228,81 @@ def figures_of(scored, base_labels, bias=0.0):
         )
         both_fives.append(percent(right))
     return found | {"novel_5": float(np.mean(fives)), "both_5": float(np.mean(both_fives))}
+
+
+def ridge_model(like, features, train, val):
+    """Return what `recollect train` makes of features, and its calibration."""
+    spec = like.spec.model_copy(update={"categories": train.categories, "centred": True})
+    model = Model(spec, like.extractor).eval()
+    learned, held = (
+        FeatureSet(features[torch.from_numpy(some.rows)], torch.from_numpy(some.labels), some.categories)
+        for some in (train, val)
+    )
+    learned, held_out = solve_on_training_pictures(model, learned, (None, held))
+    calibration = calibrate(model, *held_out)
+    solve_on_all_pictures(model, learned, held_out[1])
+    return model, calibration
+
+
+def frozen(path, count):
+    """Compare accuracies on held-out pictures over random draws; the extractor runs once for all of them."""
+    images, model = photographs(path)
+    features = cached_features(model, images).features
+    rows = []
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        drawn = np.stack([rng.permutation(np.flatnonzero(images.labels == label)) for label in range(81)])
+        train, val, test = (
+            type(images)(
+                images.pixels,
+                drawn[:, part].reshape(-1),
+                np.repeat(np.arange(81), drawn[:, part].shape[1]),
+                images.categories,
+                f"{images.key}-{seed}",
+            )
+            for part in (slice(LEARNED), slice(LEARNED, LEARNED + HELD), slice(LEARNED + HELD, None))
+        )
+        rows.append(one_draw_of_base(model, features, train, val, test))
+        print(seed, rows[-1], flush=True)
+    found = {name: interval([row[name] for row in rows]) for name in rows[0]}
+    over = {
+        f"ridge minus {name}": interval([row["ridge"] - row[name] for row in rows])
+        for name in rows[0]
+        if name != "ridge"
+    }
+    return {"learned": LEARNED + HELD, "tested": len(test) // 81, "summary": found | over, "draws": rows}
+
+
+def one_draw_of_base(like, features, train, val, test):
+    """Learn from training and validation pictures; return accuracies on the others in percent."""
+    model, _ = ridge_model(like, features, train, val)
+    seen = unit(features - model.centre).numpy()
+    labels = np.concatenate([train.labels, val.labels])
+    rows = np.concatenate([train.rows, val.rows])
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
+    regressions = {
+        "logistic regression": (LogisticRegression(max_iter=1000), features.numpy()),
+        "logistic regression, unit length": (LogisticRegression(max_iter=1000), seen),
+        "logistic regression, unit length, C by cross-validation": (
+            LogisticRegressionCV(
+                Cs=[1, 10, 100, 1000],
+                cv=folds,
+                max_iter=1000,
+                l1_ratios=(0,),
+                scoring="accuracy",
+                use_legacy_attributes=False,
+            ),
+            seen,
+        ),
+    }
+    targets = torch.from_numpy(test.labels)
+    with torch.inference_mode():
+        asked = features[torch.from_numpy(test.rows)] - model.centre
+        found = {"ridge": percent(model.classifier(asked).argmax(1) == targets)}
+    for name, (fitted, inputs) in regressions.items():
+        fitted.fit(inputs[rows], labels)
+        found[name] = percent(torch.from_numpy(fitted.predict(inputs[test.rows])) == targets)
+    return found
 
 
 def interval(values):
@@ -374,7 +462,7 @@ def person(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("splits", "uncentred", "imagenet", "networks", "path"))
+    parser.add_argument("what", choices=("splits", "frozen", "uncentred", "imagenet", "networks", "path"))
     parser.add_argument("photos", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=10, help="random splits, or draws")
@@ -382,6 +470,8 @@ def main():
     threads = machine.prepare()
     if options.what in {"splits", "uncentred"}:
         found = splits(options.photos, options.count, centred=options.what == "splits")
+    elif options.what == "frozen":
+        found = frozen(options.photos, options.count)
     elif options.what == "imagenet":
         found = imagenet(
             options.photos, options.photos.resolve().parents[1] / "imagenet-lite0", options.count

@@ -356,9 +356,30 @@ MUTANTS = [
     Mutant(
         "a finished run is not calibrated",
         "training/train.py",
-        "save_trained(folder.model, model, config, calibration, finished=True, **facts)",
-        "save_trained(folder.model, model, config, finished=True, **facts)",
+        "save_trained(folder.model, model, config, calibration, finished=True, **facts)\n    folder",
+        "save_trained(folder.model, model, config, finished=True, **facts)\n    folder",
         f"{RUNS} -k calibrated_and",
+    ),
+    Mutant(
+        "hidden categories stay in the regression",
+        "model/generator.py",
+        "return solved + shares @ seen",
+        "return solved",
+        "evaluation/test_evaluate.py -k left_out",
+    ),
+    Mutant(
+        "validation pictures are not learned in the end",
+        "training/train.py",
+        "    solve_on_all_pictures(model, learned, held_out[1])\n",
+        "",
+        "training/test_frozen.py -k solves",
+    ),
+    Mutant(
+        "what is forgotten stays in the moments",
+        "recognition/ridge.py",
+        "            self._changes.append((-1, old))",
+        "            pass",
+        "recognition/test_solved_vectors.py -k same_set",
     ),
     # The model
     Mutant(
@@ -442,7 +463,7 @@ MUTANTS = [
     Mutant(
         "predictions without the bias",
         "recognition/recognizer.py",
-        "bias_at(calibration.bias, taught)",
+        "calibration.biases(columns.examples)",
         "0.0",
         "recognition/test_scoring.py",
     ),

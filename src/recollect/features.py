@@ -37,15 +37,19 @@ class FeatureSet:
     support: "FeatureSet | None" = None
 
 
-def extract(model: Model, images: ImageSet) -> FeatureSet:
-    """Run the extractor once over every picture, in evaluation mode and without augmentation."""
+def extract(model: Model, images: ImageSet, check: Callable[[], None] = lambda: None) -> FeatureSet:
+    """Run the extractor once over every picture, in evaluation mode and without augmentation.
+
+    `check` is called between batches and may raise to end the work.
+    """
     modes = {module: module.training for module in model.modules()}
     model.eval()
     device, extractor = model.mean.device, model.extractor.for_inference()
     with torch.inference_mode(), closing(images.stream(_batches(images))) as stream:
-        parts = [
-            model.embed(torch.from_numpy(pixels).to(device), extractor).float().cpu() for _, pixels in stream
-        ]
+        parts = []
+        for _, pixels in stream:
+            check()
+            parts.append(model.embed(torch.from_numpy(pixels).to(device), extractor).float().cpu())
     for module, mode in modes.items():
         module.training = mode
     return _labelled(torch.cat(parts).clone(), images)

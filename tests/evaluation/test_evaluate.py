@@ -9,6 +9,7 @@ from recollect.evaluation import evaluate as evaluate_module
 from recollect.evaluation.evaluate import evaluate, figures, model_figures, model_scores
 from recollect.evaluation.metrics import METRICS, Scores, summary, task_figures
 from recollect.features import FeatureSet, extract
+from recollect.training.ridge import solve_base
 
 CLASSIFIERS = ["cosine", "dot"]
 GENERATORS = ["mean", "average", "attention"]
@@ -212,3 +213,34 @@ def test_what_a_training_measured_is_said_in_the_users_words():
     )
     assert "trained" not in train_text({**result, "validation": {"novel": 61.04}})
     assert train_text({**result, "validation": {}}) == "runs/a/model.safetensors"
+
+
+def test_categories_that_act_as_novel_are_left_out_of_all_that_ridge_solves(make_model):
+    """The same scores as from a model that never saw the hidden categories."""
+    generator = torch.Generator().manual_seed(0)
+    model = make_model(generator="ridge")
+    features = torch.randn(7 * 12, model.width, generator=generator)
+    labels = torch.arange(7).repeat_interleave(12)
+    names, shown = model.spec.categories, torch.arange(12).repeat(7) < 8
+    learned = FeatureSet(features[shown], labels[shown], names)
+    base = FeatureSet(features[~shown], labels[~shown], names, learned)
+    solve_base(model, learned)
+    tasks = task_sampler(base, None, learned).draw(TaskShape(2, 3, 2), 4, 0)
+    found = model_scores(model, None, base)(tasks)
+    for task in range(4):
+        hidden = tasks.ways[task].tolist()
+        kept = [label for label in range(7) if label not in hidden]
+        rest = torch.isin(learned.labels, torch.tensor(kept))
+        places = torch.tensor([kept.index(label) for label in learned.labels[rest].tolist()])
+        smaller = make_model(generator="ridge", categories=tuple(names[label] for label in kept))
+        smaller.classifier.scale.data.copy_(model.classifier.scale)
+        solve_base(smaller, FeatureSet(learned.features[rest], places, smaller.spec.categories))
+        queries = base.features[torch.cat([tasks.novel_queries[task], tasks.base_queries[task]])]
+        scores = smaller.joint_scores(learned.features[tasks.support[task]][None], queries[None])
+        joint = [
+            torch.cat([found.novel_base, found.base_base], 1),
+            torch.cat([found.novel_novel, found.base_novel], 1),
+        ]
+        torch.testing.assert_close(joint[0][task][:, kept], scores[0][0], rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(joint[1][task], scores[1][0], rtol=1e-3, atol=1e-3)
+        assert (joint[0][task][:, hidden] == -torch.inf).all()

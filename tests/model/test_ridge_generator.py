@@ -78,3 +78,12 @@ def test_what_base_pictures_say_adds_up_and_new_ones_are_noticed():
 def test_only_a_cosine_classifier_has_features_for_it(make_spec):
     with pytest.raises(ValidationError, match="'ridge' needs the cosine classifier"):
         make_spec(generator="ridge", classifier="dot")
+
+
+@pytest.mark.parametrize("many", [3, 20], ids=["fewer than d", "more than d"])
+def test_pictures_that_are_left_out_might_never_have_been_there(many):
+    kept, hidden, right = drawn(30), drawn(many, seed=1), drawn(4, seed=2)
+    generator, smaller = generator_of(torch.cat([kept, hidden])), generator_of(kept)
+    inverse = generator.inverse()
+    found = generator.leave_out(right @ inverse, hidden, hidden @ inverse)
+    torch.testing.assert_close(found, right @ smaller.inverse())

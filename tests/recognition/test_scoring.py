@@ -72,6 +72,18 @@ def test_probabilities_and_unknown_are_those_computed_by_hand(half):
     assert marked == 3
 
 
+def test_a_category_of_more_examples_has_a_bias_of_its_own(tiny_model):
+    calibration = Calibration(bias=0.9, bias_rise=-0.5)
+    recognizer = recognizer_of(tiny_model, calibration)  # of two pictures each
+    recognizer.teach("new-1", [pixels_of(70), pixels_of(71)])
+    base, novel, _ = recognizer.scores(PROBES)
+    joint = np.concatenate([base, novel + np.array([0.9 - 0.5 * log(2), 0.9 - 0.5 * log(4)])], axis=1)
+    names = [category.name for category in recognizer.categories()]
+    for row, answers in enumerate(recognizer.predict(PROBES, top=99)):
+        expected = dict(zip(names, softmax(joint)[row], strict=True))
+        assert {one.category: one.probability for one in answers} == pytest.approx(expected, rel=1e-4)
+
+
 def test_answers_add_up_to_one_and_come_sorted(half):
     for answers in half[0].predict(PROBES, top=99):
         shares = [answer.probability for answer in answers]

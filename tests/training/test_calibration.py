@@ -1,5 +1,7 @@
 """Temperature, bias and threshold, against searches by hand and on data that make them hard to fit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from recollect.data.tasks import TaskShape, task_sampler
 from recollect.evaluation.evaluate import model_scores
 from recollect.evaluation.metrics import Scores, task_figures
 from recollect.features import FeatureSet, extract
-from recollect.model.spec import bias_at
+from recollect.model.spec import Calibration, bias_at
 from recollect.recognition.scoring import clearance, unknown_probability
 from recollect.training import calibration as module
 from recollect.training.calibration import (
@@ -25,6 +27,7 @@ from recollect.training.calibration import (
     joint_error,
     joint_queries,
 )
+from recollect.training.ridge import solve_base
 
 KINDS = [(kind, generator) for kind in ("cosine", "dot") for generator in ("mean", "average", "attention")]
 
@@ -128,6 +131,54 @@ def test_the_bias_runs_along_the_logarithm_of_the_number_of_taught_categories(mo
     assert bias_at(biases, 1) == bias_at(biases, 5)
     assert bias_at(biases, 100) == bias_at(biases, 20)
     assert module.fit_biases({1: 1}) == {1: 9.0}
+
+
+def test_a_bias_by_shots_is_found_again(monkeypatch):
+    def found(scored, _):
+        number, shots = scored[0]
+        return 2.0 - 0.5 * np.log(number) - 0.3 * np.log(shots)
+
+    monkeypatch.setattr(module, "fit_bias", found)
+    drawn = {number: [(number, shots) for shots in range(1, 6)] for number in (1, 5, 10, 20)}
+    biases, rise = module.fit_biases_by_shots(drawn)
+    assert rise == pytest.approx(-0.3)
+    assert sorted(biases) == [5, 20]
+    assert biases[20] == pytest.approx(2 - 0.5 * np.log(20))
+    calibration = Calibration(bias=biases, bias_rise=rise)
+    told = calibration.biases([1, 3, 5, 50, 1, 1, 1, 1, 1, 1])
+    assert told[0] == pytest.approx(2 - 0.5 * np.log(10))
+    assert told[1] - told[0] == pytest.approx(-0.3 * np.log(3))
+    assert told[3] == told[2] == pytest.approx(told[0] - 0.3 * np.log(5))
+    biases, rise = module.fit_biases_by_shots({2: [(2, 1)]})
+    assert biases == {2: pytest.approx(2 - 0.5 * np.log(2))}
+    assert rise == pytest.approx(0)
+
+
+def test_no_other_bias_has_a_higher_mean_accuracy():
+    scored = [random_tasks(seed, 1.5) for seed in range(2)]
+
+    def accuracy(bias):
+        found = [task_figures(*some.biased(bias)) for some in scored]
+        return torch.cat([(one["novel_in_joint"] + one["base_in_joint"]) / 2 for one in found]).mean().item()
+
+    best = fit_bias(scored, lambda novel, base: (novel + base) / 2)
+    assert accuracy(best) >= max(accuracy(bias) for bias in np.linspace(-5, 3, 301)) - 1e-9
+    assert accuracy(best) > accuracy(0)
+
+
+def test_ridge_is_calibrated_by_shots_with_hidden_categories_left_out(make_model):
+    model = make_model(generator="ridge", categories=tuple(f"base-{number}" for number in range(12)))
+    everything = features_of([9] * 12, 1, "base", spread=1.0)
+    rows = torch.arange(9).repeat(12)
+    learned, held = (
+        replace(everything, features=everything.features[some], labels=everything.labels[some])
+        for some in (rows < 6, rows >= 6)
+    )
+    solve_base(model, learned)
+    found = calibrate(model, None, replace(held, support=learned))
+    assert found.bias_rise != 0
+    assert found.report["both_after"] > found.report["both_before"]
+    assert calibrate(model, None, held).bias != found.bias
 
 
 def test_the_bias_stays_where_nothing_better_is_found():

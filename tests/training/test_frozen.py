@@ -19,7 +19,7 @@ from recollect.features import extract
 from recollect.modelfile import fingerprint, load_model, read_header
 from recollect.training import train as training
 from recollect.training.config import default_preset, make_config, read_preset
-from recollect.training.frozen import HeadClassification, frozen_views
+from recollect.training.frozen import HeadClassification, best_scale, frozen_views
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import Judgement
 from recollect.training.train import load_data, new_model, train
@@ -70,7 +70,8 @@ def code(tmp_path, monkeypatch):
 
 
 def configured(pictures, **options):
-    options = {"data": str(pictures), "extractor": NAME, "size": 16, "threads": 1, **options}
+    usual = {"extractor": NAME, "size": 16, "threads": 1, "generator": "attention"}
+    options = {"data": str(pictures), **usual, **options}
     start = read_preset(
         default_preset("folder", options["extractor"], finetune=options.get("finetune", False))
     )
@@ -93,6 +94,47 @@ def test_a_frozen_extractor_stays_as_it_came_and_features_are_centred(pictures, 
     header = read_header(tmp_path / "run")
     assert (header.spec.centred, header.spec.generator) == (True, "attention")
     assert header.calibration.report
+
+
+def solved_plainly(features, labels, count):
+    """(ZᵀZ + λI)⁻¹ZᵀY, its columns of unit length, transposed, for features (n, d): (count, d)."""
+    z = F.normalize(features).double().numpy()
+    vectors = np.linalg.solve(z.T @ z + 0.3 * np.eye(z.shape[1]), z.T @ np.eye(count)[labels]).T
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_ridge_solves_training_and_validation_pictures_and_learns_no_test_picture(pictures, tmp_path):
+    config = configured(pictures, generator="ridge")
+    train(config, tmp_path / "run")
+    model, split = load_model(tmp_path / "run", NAME), load_data(str(pictures), size=16)
+    learned, held = extract(model, split.base_train), extract(model, split.base_val)
+    features, labels = torch.cat([learned.features, held.features]), torch.cat([learned.labels, held.labels])
+    expected = solved_plainly(features, labels.numpy(), 4)
+    np.testing.assert_allclose(model.classifier.weight.detach(), expected, rtol=1e-3, atol=1e-4)
+    z = F.normalize(features)
+    upper = torch.triu_indices(model.width, model.width)
+    torch.testing.assert_close(model.generator.moments, (z.T @ z)[upper[0], upper[1]])
+    means = torch.stack([learned.features[learned.labels == label].mean(0) for label in range(4)])
+    torch.testing.assert_close(means.mean(0), torch.zeros(model.width), atol=1e-5, rtol=0)
+    before = torch.from_numpy(solved_plainly(learned.features, learned.labels.numpy(), 4)).float()
+    assert model.classifier.scale == best_scale(F.normalize(held.features) @ before.T, held.labels)
+    header = read_header(tmp_path / "run")
+    assert header.spec.generator == "ridge"
+    assert header.calibration.report
+    assert header.provenance["finished"]
+    assert set(header.provenance["validation"]) == {"novel", "base", "both"}
+    train(config, tmp_path / "again")
+    other = load_model(tmp_path / "again", NAME).state_dict()
+    assert all(torch.equal(other[name], weight) for name, weight in model.state_dict().items())
+    with pytest.raises(ConfigError, match="has no stages on a frozen extractor"):
+        configured(pictures, generator="ridge", stage1_from="elsewhere")
+
+
+def test_ridge_learns_on_a_frozen_extractor_with_reserved_categories(pictures, tmp_path):
+    reserved = '{"val": ["colour0"], "test": ["colour3"]}'
+    train(configured(pictures, generator="ridge", split=reserved), tmp_path / "run")
+    assert load_model(tmp_path / "run", NAME).spec.categories == ("colour1", "colour2")
+    assert read_header(tmp_path / "run").provenance["finished"]
 
 
 def test_stage_1_starts_from_means_with_the_scale_that_suits_them(pictures):
@@ -190,8 +232,9 @@ def test_a_training_that_is_stopped_while_features_are_computed_can_go_on(
         f"while features were computed. Resume with: recollect train --resume --out {out} --extractor {NAME}"
     )
     assert hint in " ".join(err.split())
-    code, _, err = run("train", "--resume", "--out", out, "--extractor", NAME)
+    code, said, err = run("train", "--resume", "--out", out, "--extractor", NAME)
     assert code == 0, err
+    assert "Right answers on held-out pictures" in said
     assert read_header(out).provenance["finished"]
 
 
@@ -226,7 +269,8 @@ def test_fine_tuning_has_its_recipe_however_it_is_asked_for(asked, words):
 
 def test_a_preset_brings_its_extractor_and_its_schedule_may_be_changed(asked):
     config = asked("--preset", "pretrained")
-    assert (config.extractor, config.frozen) == ("efficientnet-lite0", True)
+    assert (config.extractor, config.frozen, config.generator) == ("efficientnet-lite0", True, "ridge")
+    assert config.closed_form
     config = asked("--preset", "paper", "--set", "stage1.schedule.rates=[[10, 0.5]]")
     assert (config.extractor, config.stage1.schedule.rates) == ("c128f", ((10, 0.5),))
 

@@ -101,7 +101,8 @@ def _calibration(words: dict[str, Any]) -> str:
         if isinstance(bias, dict)
         else f"{bias:.2f}"
     )
-    return f"temperature {words['temperature']:.2f}, bias of taught categories {shown}{alarms}"
+    rise = f", {words['bias_rise']:+.2f} · ln(pictures)" if words["bias_rise"] else ""
+    return f"temperature {words['temperature']:.2f}, bias of taught categories {shown}{rise}{alarms}"
 
 
 def _whence(info: dict[str, Any]) -> dict[str, str]:

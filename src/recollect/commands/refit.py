@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -24,7 +25,7 @@ from recollect.errors import RecollectError
 from recollect.features import FeatureSet
 from recollect.model.generator import AttentionGenerator, MeanGenerator, RidgeGenerator
 from recollect.model.model import Model
-from recollect.model.spec import Calibration, GeneratorKind, ModelSpec, bias_at
+from recollect.model.spec import Calibration, GeneratorKind, ModelSpec
 from recollect.modelfile import Header, load_model, read_header, stamp
 from recollect.recognition.bundle import save_bundle
 from recollect.recognition.results import Example
@@ -85,7 +86,12 @@ def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
     calibration = header.calibration if old.spec.categories else _calibrated(trial, asked, seed)
     report = {
         "held_back": len(asked.labels),
-        "before": _before(old, rest, held.seen_by(old, old), bias_at(header.calibration.bias, len(names))),
+        "before": _before(
+            old,
+            rest,
+            held.seen_by(old, old),
+            header.calibration.biases([len(some) for some in rest.features]),
+        ),
         "after": _after(trial, asked, len(old.spec.categories)),
     }
     grown = _grown(old, support, seed, "training on all examples")
@@ -199,7 +205,7 @@ def _reorder(model: Model, order: Tensor) -> None:
 
 
 @torch.no_grad()
-def _before(old: Model, support: _Support, held: FeatureSet, bias: float) -> float:
+def _before(old: Model, support: _Support, held: FeatureSet, bias: npt.NDArray[np.float64]) -> float:
     vectors = _vectors(old, support)
     base, novel = old.classifier(held.features), old.classifier.scores(held.features, vectors)
     best = joint_scores(base.numpy(), novel.numpy(), bias).argmax(axis=1) - base.shape[1]

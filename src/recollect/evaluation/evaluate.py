@@ -18,6 +18,7 @@ from recollect.errors import DataError, ModelError
 from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, summary
 from recollect.features import FeatureSet, cached_features
 from recollect.model.classifier import Classifier
+from recollect.model.generator import RidgeGenerator, solve_examples
 from recollect.model.model import Model
 from recollect.modelfile import PAPER, is_ready, load_model, read_header
 from recollect.system.machine import find_device
@@ -108,6 +109,9 @@ def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringF
 
 
 def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
+    if isinstance(model.generator, RidgeGenerator) and base.support is not None:
+        return _left_out_scores(model, model.generator, base, base.support)
+    # Without the training pictures, those of hidden categories stay among the negatives of `ridge`.
     device = model.mean.device
     features = base.features.to(device)
     examples = features if base.support is None else base.support.features.to(device)
@@ -127,6 +131,45 @@ def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
             novel_novel=novel_scores[:, :novel_count],
             base_base=base_scores[:, novel_count:],
             base_novel=novel_scores[:, novel_count:],
+        )
+
+    return score
+
+
+def _left_out_scores(
+    model: Model, generator: RidgeGenerator, base: FeatureSet, support: FeatureSet
+) -> ScoringFunction:
+    """Score with hidden categories left out of the regression that made the base vectors, and of G.
+
+    Solved with them, the base vectors would score lower for them than for pictures of a novel category.
+    `support` holds all pictures that the regression saw.
+    """
+    classifier, device = model.classifier, model.mean.device
+    count = len(base.categories)
+    with torch.inference_mode():
+        queries, z = (classifier.view(some.features.to(device)) for some in (base, support))
+        labels = support.labels.to(device)
+        seen = z @ generator.inverse()
+        vectors = seen.new_zeros(count, seen.shape[1]).index_add_(0, labels, seen)
+
+    @torch.inference_mode()
+    def score(tasks: Tasks) -> Scores:
+        found = []
+        for task in range(len(tasks)):
+            ways, rows = tasks.ways[task].to(device), tasks.support[task].to(device)
+            hidden, own = torch.isin(labels, ways), rows.flatten()
+            solved = generator.leave_out(torch.cat([vectors, seen[own]]), z[hidden], seen[hidden])
+            novel = solve_examples(z[own], solved[count:], *rows.shape)
+            weights = classifier.view(torch.cat([solved[:count], novel]))
+            asked = torch.cat([tasks.novel_queries[task], tasks.base_queries[task]]).to(device)
+            found.append(classifier.scale * queries[asked] @ weights.T)
+            found[-1][:, ways] = -torch.inf
+        joint, many = torch.stack(found).cpu(), tasks.novel_queries.shape[1]
+        return Scores(
+            novel_base=joint[:, :many, :count],
+            novel_novel=joint[:, :many, count:],
+            base_base=joint[:, many:, :count],
+            base_novel=joint[:, many:, count:],
         )
 
     return score

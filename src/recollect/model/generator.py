@@ -153,6 +153,19 @@ class RidgeGenerator(nn.Module):
                 self._inverse = state, torch.cholesky_inverse(factor).to(self.moments.dtype)
         return self._inverse[1]
 
+    def leave_out(self, solved: Tensor, z: Tensor, seen: Tensor) -> Tensor:
+        """Return R (G + λI − zᵀz)⁻¹ for `solved` = R (G + λI)⁻¹ (n, d): as if features z were not in G.
+
+        `seen` is z (G + λI)⁻¹ (m, d).
+        """
+        if len(z) < self.width:
+            inner = torch.eye(len(z), dtype=z.dtype, device=z.device) - seen @ z.mT
+            shares: Tensor = torch.linalg.solve(inner, solved @ z.mT, left=False)
+            return solved + shares @ seen
+        matrix, z = self.regularised(), z.double()
+        rest: Tensor = torch.linalg.solve(matrix - z.mT @ z, matrix @ solved.mT.double()).mT
+        return rest.to(solved.dtype)
+
     def terms(self, z: Tensor, memory: Memory) -> Tensor:  # noqa: ARG002
         """Return every example as it is kept, (…, d): in steps of 2⁻¹⁵, below 1 in size."""
         return ((z / STEP).round() * STEP).clamp(STEP - 1, 1 - STEP)

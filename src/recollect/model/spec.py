@@ -1,9 +1,10 @@
 """What a model is, in words: everything but its weights. Reads without torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ClassifierKind = Literal["cosine", "dot"]
@@ -81,6 +82,7 @@ class Unknown(Value):
     false_alarms: Annotated[float, Field(ge=0, le=1)]
 
 
+MOST_SHOTS = 5  # numbers of examples that a calibration is fitted for; for more, the bias stays
 Bias = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
@@ -88,14 +90,21 @@ class Calibration(Value):
     """How scores become answers one can use; fitted on validation categories and pictures.
 
     Probabilities are softmax((scores + bias of taught ones) / temperature). The bias is one number, or one
-    for each of some numbers of taught categories. The report has validation figures in percent, before and
-    after. The default leaves scores as they are.
+    for each of some numbers of taught categories; to it comes `bias_rise` · ln(examples) of each category.
+    The report has validation figures in percent, before and after. The default leaves scores as they are.
     """
 
     temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     bias: Bias | Annotated[dict[Annotated[int, Field(ge=1, le=2**31)], Bias], Field(min_length=1)] = 0.0
+    bias_rise: Bias = 0.0
     unknown: Unknown | None = None
     report: dict[str, float] = Field(default_factory=dict)
+
+    def biases(self, examples: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Return the bias of each taught category, for their numbers of examples."""
+        shots = np.log(np.clip(examples, 1, MOST_SHOTS))
+        found: npt.NDArray[np.float64] = bias_at(self.bias, len(examples)) + self.bias_rise * shots
+        return found
 
 
 def bias_at(bias: float | Mapping[int, float], taught: int) -> float:

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from recollect.backends import Backend
 from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError, StoreError
 from recollect.images import Picture, are_many, own_name, read_pixels, thumbnail
-from recollect.model.spec import bias_at
 from recollect.modelfile import read_taught
 from recollect.recognition.bundle import save_bundle, unpack
 from recollect.recognition.opening import store_file
@@ -302,7 +301,7 @@ class Recognizer:
         calibration = self._backend.header.calibration
         base, novel, columns = self._scores(features)
         known, taught = base.shape[1], novel.shape[1]
-        scores = joint_scores(base, novel, bias_at(calibration.bias, taught))
+        scores = joint_scores(base, novel, calibration.biases(columns.examples))
         for own, other in columns.corrected:  # the better of its own score and that of what it was taught
             scores[:, own] = np.maximum(scores[:, own], scores[:, known + other])
         asked, categories = columns.choice(among)
@@ -565,6 +564,7 @@ class _Columns:
         self.corrected = [
             (category.id, place) for place, category in enumerate(taught) if category.origin == "base"
         ]  # base categories that were taught pictures, and where the scores of these are
+        self.examples = [category.examples or 0 for category in taught]
         self._choices: dict[str, tuple[npt.NDArray[np.int64], list[Category]]] = {}
         self._known = len(base)
 

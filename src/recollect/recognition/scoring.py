@@ -10,10 +10,10 @@ from recollect.model.spec import Unknown
 Array = npt.NDArray[Any]  # of floats, single or double
 
 
-def joint_scores(base: Array, novel: Array, bias: float = 0.0) -> Array:
-    """Return scores (n, k) and (n, taught) side by side, the bias added to those of taught categories."""
+def joint_scores(base: Array, novel: Array, bias: float | Array = 0.0) -> Array:
+    """Return scores (n, k) and (n, taught) side by side, a bias, or one for each, added to taught ones."""
     joint = np.concatenate([base, novel], axis=1)
-    joint[:, base.shape[1] :] += joint.dtype.type(bias)
+    joint[:, base.shape[1] :] += np.asarray(bias, joint.dtype)
     return joint
 
 

@@ -5,7 +5,7 @@ novel ones. Where no categories are reserved, base
 categories act as novel ones on held-out pictures.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log, log1p
 from typing import NamedTuple
@@ -22,16 +22,16 @@ from recollect.evaluation.metrics import Scores, answers, harmonic, joint_curve,
 from recollect.evaluation.reliability import auroc, calibration_error
 from recollect.features import FeatureSet
 from recollect.model.model import Model
-from recollect.model.spec import Calibration, Unknown, bias_at
+from recollect.model.spec import MOST_SHOTS, Calibration, Unknown, bias_at
 
 FALSE_ALARMS = 0.05  # of known pictures may be called unknown
 WAYS = 5  # of the tasks for temperature and bias, as in evaluations
 TAUGHT = (1, 2, WAYS, 10, 20)  # numbers of taught categories for which bias and threshold are made, usually
-MOST_SHOTS = 5
 COLDEST, HOTTEST = 0.05, 20.0
 
 _QUERIES = 75  # of taught categories in a task, about
 _TASKS = 250  # of each number of ways
+_SOLVED_TASKS = 100  # the same where each has base vectors of its own to solve
 _GATHERED = 1 << 23  # values of features in memory at a time
 _SCORES = 1 << 23  # scores of one number of ways in memory
 
@@ -78,15 +78,20 @@ def calibrate(
     """
     sampler, score = task_sampler(base, novel, base.support), model_scores(model, novel, base)
     pictures = len(base.labels) + (0 if novel is None else len(novel.labels))
-    count = min(_TASKS, max(20, _SCORES // (2 * _QUERIES * (len(base.categories) + WAYS))))
+    solved = model.spec.generator == "ridge"
+    most = _SOLVED_TASKS if solved else _TASKS
+    count = min(most, max(20, _SCORES // (2 * _QUERIES * (len(base.categories) + WAYS))))
     chunk = max(1, _GATHERED // (2 * _QUERIES * model.width))
     drawn = {
         ways: score_tasks(sampler, score, ways, count, chunk, seed)
         for ways in sorted({sampler.fit(TaskShape(ways)).ways for ways in taught})
     }
     judged = drawn[min(WAYS, max(drawn))]
-    bias = fit_biases(drawn)
-    drawn = {ways: [some.biased(bias_at(bias, ways)) for some in scored] for ways, scored in drawn.items()}
+    bias, rise = fit_biases_by_shots(drawn) if solved else (fit_biases(drawn), 0.0)
+    drawn = {
+        ways: [some.biased(bias_at(bias, ways) + rise * log(shots)) for shots, some in enumerate(scored, 1)]
+        for ways, scored in drawn.items()
+    }
     adjusted = drawn[min(WAYS, max(drawn))]
     temperature = fit_temperature(joint_queries(adjusted), pictures)
     known, strange = best_scores(drawn)
@@ -101,6 +106,7 @@ def calibrate(
     return Calibration(
         temperature=temperature,
         bias=bias,
+        bias_rise=rise,
         unknown=unknown,
         report={name: round(100 * value, 2) for name, value in report.items()},
     )
@@ -109,16 +115,16 @@ def calibrate(
 def score_tasks(
     sampler: TaskSampler, score: ScoringFunction, ways: int, count: int, chunk: int, seed: int
 ) -> list[Scored]:
-    """Draw `count` tasks and score them; every number of shots is equally frequent."""
+    """Draw `count` tasks and score them: as many with 1 shot, with 2, …, in one part each."""
     shape = sampler.fit(TaskShape(ways, MOST_SHOTS, max(1, _QUERIES // ways)))
     tasks = sampler.draw(shape, count, [seed, ways])
     scored = []
     for shots in range(1, shape.shots + 1):
         mine = tasks[shots - 1 :: shape.shots]
         mine = replace(mine, support=mine.support[:, :, :shots])
-        for start in range(0, len(mine), chunk):
-            some = mine[start : start + chunk]
-            scored.append(Scored(score(some), some.novel_targets, some.base_targets))
+        parts = [vars(score(mine[start : start + chunk])) for start in range(0, len(mine), chunk)]
+        found = Scores(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+        scored.append(Scored(found, mine.novel_targets, mine.base_targets))
     return scored
 
 
@@ -152,13 +158,29 @@ def fit_biases(drawn: Mapping[int, Sequence[Scored]]) -> dict[int, float]:
     return {number: float(start + slope * log(number)) for number in (numbers[0], numbers[-1])}
 
 
-def fit_bias(scored: Sequence[Scored]) -> float:
+def fit_biases_by_shots(drawn: Mapping[int, Sequence[Scored]]) -> tuple[dict[int, float], float]:
+    """Return the biases of `fit_biases` for one shot, and by how much they rise with ln(shots).
+
+    For the generator `ridge`, whose vectors of few examples score lower than base vectors do. What is made
+    best is the mean of novel and base accuracy: at one shot the harmonic mean would cost more than it gives.
+    """
+    numbers = sorted(number for number in drawn if number >= min(WAYS, max(drawn)))
+    rows, found = [], []
+    for number in numbers:
+        for shots, scored in enumerate(drawn[number], 1):
+            rows.append([1.0, log(number), log(shots)])
+            found.append(fit_bias([scored], lambda novel, base: (novel + base) / 2))
+    start, slope, rise = np.linalg.lstsq(np.array(rows), np.array(found), rcond=None)[0].tolist()
+    return {number: start + slope * log(number) for number in (numbers[0], numbers[-1])}, rise
+
+
+def fit_bias(scored: Sequence[Scored], figure: Callable[[Tensor, Tensor], Tensor] = harmonic) -> float:
     """Return the bias with the highest harmonic mean of novel and base accuracy, averaged over tasks.
 
-    The harmonic mean and not Both, since it never gives up one side for the other. Of equally good ones, the
-    nearest to 0.
+    The harmonic mean and not Both, since it never gives up one side for the other; or another `figure` of the
+    two accuracies. Of equally good biases, the nearest to 0.
     """
-    parts = [_harmonic_steps(some) for some in scored]
+    parts = [_steps(some, figure) for some in scored]
     gaps, order = torch.cat([part[0] for part in parts]).sort(stable=True)
     values = torch.cat([part[1] for part in parts])[order].cumsum(0)
     # Between two neighbouring gaps nothing changes; beyond them all, one side has nothing right.
@@ -171,11 +193,11 @@ def fit_bias(scored: Sequence[Scored]) -> float:
     return float(best[best.abs().argmin()])
 
 
-def _harmonic_steps(scored: Scored) -> tuple[Tensor, Tensor]:
-    """Return the biases at which an answer changes, and what each adds to the sum of harmonic means."""
+def _steps(scored: Scored, figure: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the biases at which an answer changes, and what each adds to the sum of the figure."""
     given = answers(*scored)
     gaps = torch.cat([given.novel_gap, given.base_gap], 1).double().sort(dim=1).values
-    return gaps.flatten(), harmonic(*joint_curve(given)).diff(dim=1).flatten()
+    return gaps.flatten(), figure(*joint_curve(given)).diff(dim=1).flatten()
 
 
 def fit_temperature(queries: Queries, pictures: int) -> float:

@@ -110,6 +110,11 @@ class Config(Value):
         return is_pretrained(self.extractor) and not self.finetune
 
     @property
+    def closed_form(self) -> bool:
+        """Return whether everything is solved in closed form."""
+        return self.frozen and self.generator == "ridge"
+
+    @property
     def learns_generator(self) -> bool:
         """Return whether the generator has anything to learn in stage 2."""
         return self.generator in {"average", "attention"}
@@ -178,7 +183,12 @@ def make_config(
     if config.last_relu and is_pretrained(config.extractor):
         raise ConfigError(f"--last-relu: '{config.extractor}' ends as it was trained; leave it out")
     if config.generator == "ridge" and config.classifier != "cosine":
-        raise ConfigError("--generator ridge needs features of unit length: leave out --classifier dot")
+        raise ConfigError(
+            "--generator ridge needs features of unit length: leave out --classifier dot, or name another "
+            "--generator"
+        )
+    if config.closed_form and config.stage1_from is not None:
+        raise ConfigError("stage1_from: --generator ridge has no stages on a frozen extractor; leave it out")
     return config
 
 

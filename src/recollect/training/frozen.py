@@ -42,8 +42,8 @@ def frozen_views(
     """Run a new model's extractor over the training pictures; deterministic, so a run can be resumed."""
     began = time.monotonic()
     views = make_views(model, split, config, stop)  # a new model's centre is 0
-    centre = _balanced_mean(views.mean(dim=0, dtype=torch.float32), split)
-    _require_finite(model, centre)
+    centre = balanced_mean(views.mean(dim=0, dtype=torch.float32), _labels(split))
+    require_finite(model, centre)
     for view in views:
         view.copy_(view.float() - centre)
     model.centre.copy_(centre)
@@ -53,11 +53,12 @@ def frozen_views(
 
 def centre_on(model: Model, split: Split) -> None:
     """Centre a model on its pictures' features before its extractor is fine-tuned."""
-    model.centre.copy_(_balanced_mean(extract(model, split.base_train).features, split))
-    _require_finite(model, model.centre)
+    model.centre.copy_(balanced_mean(extract(model, split.base_train).features, _labels(split)))
+    require_finite(model, model.centre)
 
 
-def _require_finite(model: Model, centre: Tensor) -> None:
+def require_finite(model: Model, centre: Tensor) -> None:
+    """Refuse features that are not numbers."""
     if not centre.isfinite().all():
         raise ModelError(
             f"the extractor '{model.spec.extractor}' gives features that are not finite, or above 65504, "
@@ -65,9 +66,13 @@ def _require_finite(model: Model, centre: Tensor) -> None:
         )
 
 
-def _balanced_mean(features: Tensor, split: Split) -> Tensor:
+def balanced_mean(features: Tensor, labels: Tensor) -> Tensor:
     """Return the mean over categories of their mean features."""
-    return category_means(features, torch.from_numpy(split.base_train.labels), len(split.categories)).mean(0)
+    return category_means(features, labels, int(labels.max()) + 1).mean(0)
+
+
+def _labels(split: Split) -> Tensor:
+    return torch.from_numpy(split.base_train.labels)
 
 
 def best_scale(cosines: Tensor, labels: Tensor) -> Tensor:

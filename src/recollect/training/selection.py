@@ -26,7 +26,8 @@ class Judgement:
         self.tasks = config.select_tasks
         self.support = None
         if config.frozen and self.novel_images is None:
-            self.support = split.base_train.first(SUPPORT)
+            whole = config.generator == "ridge"  # which leaves out all that it saw of a hidden category
+            self.support = split.base_train if whole else split.base_train.first(SUPPORT)
         sampler = task_sampler(self.base_images, self.novel_images, self.support)
         self.shapes = [sampler.fit(TaskShape(5, count, split.queries)) for count in shots]
         for shape in self.shapes:

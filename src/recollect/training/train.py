@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from recollect.data.catalogue import load_data
 from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped, one_line
 from recollect.features import extract
-from recollect.model.generator import RidgeGenerator
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, ModelSpec
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
@@ -29,6 +28,12 @@ from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.frozen import FrozenViews, HeadClassification, centre_on, frozen_views
 from recollect.training.loop import Stage, run_stage, step_seed, stop_on_signals
+from recollect.training.ridge import (
+    features_of,
+    see_pictures,
+    solve_on_all_pictures,
+    solve_on_training_pictures,
+)
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import HeldOut, Judgement
 from recollect.training.stage1 import BaseClassification, augmentation
@@ -41,12 +46,35 @@ Check = Callable[[Config, Split], object]
 
 
 def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
-    """Train the paper's model."""
+    """Train the paper's model; on a frozen extractor, the generator `ridge` has a closed form."""
+    if config.closed_form:
+        learn_in_closed_form(config, split, folder, stop)
+        return
     frozen = views_of_frozen(config, split, stop)
     model = learn_stage_one(config, split, folder, stop, frozen)
     machine.give_back_freed_memory()
     views, held_out = (frozen.views, frozen.held_out) if frozen else (None, None)
     learn_stage_two(model, config, split, folder, stop, views, held_out)
+
+
+def learn_in_closed_form(
+    config: Config, split: Split, folder: RunFolder, stop: threading.Event | None = None
+) -> None:
+    """Solve everything; a run that is stopped has nothing to go on with, and begins anew."""
+    began = time.monotonic()
+    model = new_model(config, split)
+    learned, held_out = solve_on_training_pictures(model, *features_of(model, split, stop))
+    folder.forget_after(1, 0)
+    figures = Judgement(split, config.select_shots, config).figures(model, *held_out)
+    folder.log(stage=1, step=1, **figures, selected=True)
+    calibration = _calibrate(model, config, split, held_out)
+    solve_on_all_pictures(model, learned, held_out[1])
+    facts: dict[str, Any] = {
+        "images_seen": len(split.base_train) + len(split.base_val),
+        "stage1_seconds": round(time.monotonic() - began),
+        "validation": folder.validation(1),
+    }
+    save_trained(folder.model, model, config, calibration, finished=True, **facts)
 
 
 def views_of_frozen(config: Config, split: Split, stop: threading.Event) -> FrozenViews | None:
@@ -134,7 +162,7 @@ def resolve(config: Config, split: Split) -> Config:
     augmentation(split, config.stage1)
     if config.learns_generator:
         episodes_of(split, config)
-    if config.learns_generator or config.frozen:
+    if config.learns_generator or (config.frozen and not config.closed_form):
         require_memory(len(split.base_train), model.width, config)
     Judgement(split, config.select_shots, config)  # refuses, by name, categories too small for a task
     if config.stage1_from is not None:
@@ -233,9 +261,7 @@ def learn_stage_two(
         facts |= {"episodes_seen": stage.steps * stage.episodes.count, "validation": folder.validation(2)}
         held_out = stage.held_out
     elif config.generator == "ridge":
-        model.replace_generator("ridge")
-        generator = cast("RidgeGenerator", model.generator)
-        generator.see(model.classifier.view(extract(model, split.base_train).features))
+        see_pictures(model, extract(model, split.base_train).features)
     calibration = _calibrate(model, config, split, held_out)
     save_trained(folder.model, model, config, calibration, finished=True, **facts)
     folder.checkpoint(2).unlink(missing_ok=True)

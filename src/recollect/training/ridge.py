@@ -1,0 +1,81 @@
+"""Training on a frozen extractor in closed form: base vectors are ridge regression, like novel ones.
+
+The extractor runs once over training and validation pictures. What has to be chosen (τ and the calibration)
+is chosen with vectors of the training pictures; then they are solved anew with the validation pictures too.
+"""
+
+import threading
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from recollect.data.splits import Split
+from recollect.errors import Stopped
+from recollect.features import FeatureSet, extract
+from recollect.model.generator import RidgeGenerator
+from recollect.model.model import Model
+from recollect.training.frozen import balanced_mean, best_scale, require_finite
+from recollect.training.selection import HeldOut
+
+
+def see_pictures(model: Model, features: Tensor) -> RidgeGenerator:
+    """Give a model the generator `ridge`, with the second moments of base features (n, d)."""
+    model.replace_generator("ridge")
+    generator = cast("RidgeGenerator", model.generator)
+    generator.see(model.classifier.view(features))
+    return generator
+
+
+@torch.no_grad()
+def solve_base(model: Model, base: FeatureSet) -> None:
+    """Make W_base = (G + λI)⁻¹ZᵀY, of unit length, and G of the features of base pictures."""
+    generator = see_pictures(model, base.features)
+    z = model.classifier.view(base.features)
+    sums = torch.zeros(len(base.categories), model.width).index_add_(0, base.labels, z)
+    model.classifier.weight.copy_(
+        model.classifier.view(sums.to(generator.moments.device) @ generator.inverse())
+    )
+
+
+def features_of(
+    model: Model, split: Split, stop: threading.Event | None = None
+) -> tuple[FeatureSet, HeldOut]:
+    """Run a new model's extractor over the training pictures, and over those that choices are made by."""
+
+    def check() -> None:
+        if stop is not None and stop.is_set():
+            raise Stopped("stopped while features were computed")
+
+    learned = extract(model, split.base_train, check)
+    novel = None if split.val is None else extract(model, split.val, check)
+    return learned, (novel, extract(model, split.base_val, check))
+
+
+@torch.no_grad()
+def solve_on_training_pictures(
+    model: Model, learned: FeatureSet, held_out: HeldOut
+) -> tuple[FeatureSet, HeldOut]:
+    """Centre and solve a new model, and choose its τ; return the features less the centre."""
+    centre = balanced_mean(learned.features, learned.labels)
+    require_finite(model, centre)
+    model.centre.copy_(centre)
+    learned, held = _less(learned, centre), _less(held_out[1], centre)
+    novel = None if held_out[0] is None else _less(held_out[0], centre)
+    solve_base(model, learned)
+    cosines = model.classifier.view(held.features) @ model.classifier.weight.cpu().T
+    model.classifier.scale.copy_(best_scale(cosines, held.labels))
+    return learned, (novel, held if novel else replace(held, support=learned))
+
+
+def _less(some: FeatureSet, centre: Tensor) -> FeatureSet:
+    return replace(some, features=some.features - centre)
+
+
+def solve_on_all_pictures(model: Model, learned: FeatureSet, held: FeatureSet) -> None:
+    """Solve the model anew with the pictures that everything was chosen by; test pictures stay held out."""
+    features, labels = (
+        torch.cat([getattr(some, name) for some in (learned, held)]) for name in ("features", "labels")
+    )
+    solve_base(model, replace(learned, features=features, labels=labels))
