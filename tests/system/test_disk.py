@@ -198,6 +198,48 @@ def test_pipes_and_links_to_devices_are_never_written_through(tmp_path):
     assert (tmp_path / "link").read_text() == "x"
 
 
+def test_a_file_in_shared_memory_is_replaced_as_any_other(tmp_path):
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        pytest.skip("there is no shared memory here")
+    path = folder / f"recollect-{os.getpid()}"
+    try:
+        for text in ("first", "second"):
+            write_text(path, text)
+        assert path.read_text() == "second"
+        path.unlink()
+        (tmp_path / "precious").write_text("precious")
+        path.symlink_to(tmp_path / "precious")  # anybody may write there
+        write_text(path, "third")
+        assert (tmp_path / "precious").read_text() == "precious"
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("path", ["/", "/dev", "."])
+def test_a_folder_is_not_written_to_as_a_file(path):
+    with pytest.raises(StorageError, match="choose another name"):
+        write_text(Path(path), "x")
+
+
+def test_a_lock_has_the_permissions_of_a_plain_file(tmp_path):
+    mask = os.umask(0o027)
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / ".lock").stat().st_mode) == 0o640
+
+
+def test_a_part_whose_writer_finishes_meanwhile_is_no_error(tmp_path, monkeypatch):
+    gone = tmp_path / ".entry.1234.part"
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: iter([gone]))
+    with replacing_folder(tmp_path / "entry"):
+        pass
+    assert (tmp_path / "entry").is_dir()
+
+
 def test_the_cache_is_for_its_owner_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("RECOLLECT_CACHE", str(tmp_path / "a" / "cache"))
     mask = os.umask(0o022)

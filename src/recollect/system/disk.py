@@ -2,13 +2,14 @@
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -17,6 +18,7 @@ from platformdirs import user_cache_path, user_data_path
 from recollect.errors import StorageError
 
 _STALE_SECONDS = 24 * 3600
+_OWN_STREAM = re.compile(r"/dev/(std(out|err)|fd/\d+)|/proc/(self|\d+)/fd/\d+")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -86,9 +88,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock a folder for one writer, and remove what a killed one left; refuse if another holds it."""
-    lock = FileLock(
-        folder / ".lock", mode=0o666
-    )  # with the umask; links are not followed, nothing is emptied
+    lock = FileLock(folder / ".lock")  # links are not followed, nothing is emptied
     with clear_write_errors(folder):
         _make_folder(folder)
         if not _is_plain(folder / ".lock"):
@@ -116,16 +116,16 @@ def _is_plain(path: Path) -> bool:
 def _is_device(path: Path) -> bool:
     """Say whether a path is a device to write to; refuse one that is neither that nor a file."""
     # Links are not followed: a folder from elsewhere may have one to a disk. Those of the system are meant.
-    own = path.is_absolute() and path.parts[1] in {"dev", "proc"}
+    own = _OWN_STREAM.fullmatch(str(path)) is not None
     try:
         mode = (path.stat() if own else path.lstat()).st_mode
     except FileNotFoundError:
         return False
-    if own and not (stat.S_ISBLK(mode) or stat.S_ISDIR(mode)):
-        return True
-    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+    if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+        return own
+    if not (stat.S_ISCHR(mode) and path.is_relative_to("/dev")) and not (own and stat.S_ISFIFO(mode)):
         raise StorageError(f"{path} is not a regular file, and is left as it is: choose another name")
-    return False
+    return True
 
 
 def _make_folder(folder: Path) -> None:
@@ -142,8 +142,9 @@ def _mode(folder: Path) -> int:
 def _remove_stale(path: Path) -> None:
     """Remove what killed writers of `path` left a day ago or earlier; a younger one may still be at work."""
     for part in path.parent.glob(f".{path.name}.*.part"):
-        if time.time() - part.stat().st_mtime > _STALE_SECONDS:
-            shutil.rmtree(part, ignore_errors=True)
+        with suppress(FileNotFoundError):  # its writer has just finished
+            if time.time() - part.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(part, ignore_errors=True)
 
 
 def require_regular(path: Path) -> None:
