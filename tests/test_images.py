@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from pictures import memory_room
 from recollect.errors import PictureError, one_line
 from recollect.images import (
     MOST_SIDE,
@@ -365,6 +366,23 @@ def test_a_jpeg_of_very_many_scans_is_refused_at_once():
     small = with_scans(ENCODED["progressive.jpg"], 3000)
     with pytest.raises(PictureError, match="over 1000 scans"):
         read_pixels(small, 16)
+
+
+def test_scans_cannot_hide_behind_a_marker_that_has_no_length():
+    content = encoded(flat(RED, size=(2000, 1500)), "JPEG", progressive=True)
+    scans = content[content.rindex(b"\xff\xda") : -2] * 3000
+    hidden = content[:-2] + b"\xff\x01" + (len(scans) + 2).to_bytes(2) + scans + content[-2:]
+    with pytest.raises(PictureError, match="over 593 scans"):
+        open_picture(hidden)
+
+
+def test_a_jpeg_file_of_gigabytes_is_refused_without_reading_it_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("recollect.images.MOST_JPEG", 4 << 20)
+    path = tmp_path / "huge.jpg"
+    path.write_bytes(ENCODED["a.jpg"])
+    os.truncate(path, 1 << 30)  # it takes no room on the disk
+    with memory_room(64 << 20), pytest.raises(PictureError, match=r"huge\.jpg: the file has more than 4 MiB"):
+        open_picture(path)
 
 
 def test_what_looks_like_scans_outside_the_picture_does_not_count():

@@ -70,7 +70,8 @@ MOST_SIDE = 1_000_000
 # Each scan of a JPEG goes through the whole picture again; a usual progressive one has 10.
 MOST_SCANS = 1000
 MOST_SCANNED = 20 * MOST_PIXELS  # pixels of all scans
-_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
+MOST_JPEG = 256 << 20  # bytes: the file is looked through in memory
+_MARKER = re.compile(rb"\xff([^\x00\x01\xff\xd0-\xd7])")  # those with a length after them, and the end
 
 # Not ImageOps.exif_transpose: it also rewrites the EXIF data, which fails where another entry is damaged.
 UPRIGHT = {
@@ -212,8 +213,6 @@ def _content(file: Readable, name: str) -> bytes:
         if hasattr(file, "seek") and file.seekable():  # type: ignore[attr-defined]
             file.seek(0)
         content: object = file.read()
-    except PictureError:
-        raise
     except (OSError, ValueError) as error:  # such as a file that was closed
         raise PictureError(f"{name}: the file cannot be read ({error}). Open it again") from error
     if not isinstance(content, bytes):
@@ -271,7 +270,9 @@ def reads_heic() -> bool:
 def _check_scans(stream: BinaryIO, pixels: int, name: str) -> None:
     """Refuse a JPEG whose scans would take minutes to decode."""
     stream.seek(0)
-    content = stream.read()
+    content = stream.read(MOST_JPEG + 1)
+    if len(content) > MOST_JPEG:
+        raise PictureError(f"{name}: the file has more than {MOST_JPEG >> 20} MiB. Save it as another JPEG")
     most = min(MOST_SCANS, MOST_SCANNED // pixels)
     if content.count(b"\xff\xda") <= most:
         return
