@@ -196,7 +196,7 @@ def test_an_archive_damaged_anywhere_gives_its_files_or_our_own_error(photos, tm
                     files.read(name)
             except (DataError, PictureError):
                 refused += 1
-    assert refused > len(places) // 2
+    assert len(places) // 2 < refused < 2 * len(places)
     for length in range(0, len(content), 37):
         path.write_bytes(content[:length])
         with pytest.raises(DataError, match=r"damaged\.zip"):
@@ -455,6 +455,7 @@ def test_a_damaged_archive_gives_its_files_or_our_own_error(photos, tmp_path, ki
                 stream.read()
 
     refused = refusals(read_all, tmp_path / "damaged", content)
-    everything_checked = kind in {"tar.bz2", "tar.xz"}  # by a checksum
-    assert len(refused) >= (COUNT if everything_checked else COUNT / 3)
+    # A checksum over everything, but for what is appended, is in the last three.
+    least, most = {"zip": (0.9, 1), "tar": (0.3, 1)}.get(kind, (0.9, 1.01))
+    assert least * COUNT < len(refused) < most * COUNT
     assert all("damaged" in line for line in refused)  # the file's name

@@ -290,7 +290,7 @@ def test_a_damaged_archive_gives_a_split_or_a_clear_error(tmp_path):
         content = pack_folder(tmp_path / "whole", kind, zoo).read_bytes()
         assert folder.load(tmp_path / "whole", size=4).categories == ("cat", "dog")
         refused = refusals(lambda path: folder.load(path, size=4), tmp_path / "damaged", content)
-        assert len(refused) > COUNT / 3, kind
+        assert COUNT / 3 < len(refused) < COUNT + (kind == "tar.gz"), kind  # of which every byte is checked
         assert not [line for line in refused if "\n" in line]
 
 

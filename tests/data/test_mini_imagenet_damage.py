@@ -436,7 +436,7 @@ def test_a_file_damaged_anywhere_gives_a_split_or_our_own_error(copy_of, layout,
     for content in mutations((folder / name).read_bytes()):
         (folder / name).write_bytes(content)
         results.append(attempt(folder))
-    assert results.count(False) > COUNT / 6
+    assert COUNT / 6 < results.count(False) < COUNT + (name == "train.csv")  # which has to list every picture
 
 
 @pytest.mark.parametrize("form", ["zip", "tar.gz"])
