@@ -32,7 +32,16 @@ def results_of(folder, level):
                 asked = 2000 if figure == "both" else 1000
                 share = level(training.row.key, shots, figure) + rng.normal(0, 5, TASKS)
                 right[str(shots)][figure] = packed(np.rint(share / 100 * asked).astype(int))
-        words = {"right": right, "report": {"ways": 10, "queries": 100}}
+        words = {
+            "kind": "training",
+            "commands": [],
+            "images_seen": 0,
+            "episodes_seen": None,
+            "training_seconds": 0.0,
+            "evaluation_seconds": 0.0,
+            "report": {"ways": 10, "queries": 100, "tasks": TASKS},
+            "right": right,
+        }
         write_json(folder / "results" / f"{training.name}.json", words)
     return Results(folder, TABLE_1, 1)
 

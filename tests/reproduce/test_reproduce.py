@@ -21,10 +21,15 @@ from recollect.methods import find_method
 from recollect.modelfile import read_header
 from recollect.reproduce import page, plan, rows
 from recollect.reproduce import run as running
-from recollect.reproduce.results import FIGURES, Place, Results, packed, read_json, unpacked, write_json
+from recollect.reproduce.results import FIGURES, Place, Results, packed, unpacked, write_json
 from recollect.training.budget import Speed
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
 
 # Few enough to be quick, and one of each kind.
 FEW = ("matching", "cosine-mean", "cosine-attention", "dot-mean", "nearest-mean")
@@ -74,7 +79,7 @@ def timeless(folder, copy):
         there.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, there)
         if path.parent.name == "results":
-            words = read_json(there)
+            words = read(there)
             words |= {"training_seconds": 0, "evaluation_seconds": 0}
             words["report"]["seconds"] = 0
             write_json(there, words)
@@ -87,7 +92,7 @@ def test_every_training_is_a_finished_run_with_its_result(finished):
     assert sorted(path.name for path in (finished / "runs").iterdir()) == sorted(names)
     for name in names:
         assert read_header(finished / "runs" / name).provenance["finished"]
-        words = read_json(finished / "results" / f"{name}.json")
+        words = read(finished / "results" / f"{name}.json")
         assert words["report"]["model"] == f"runs/{name}"
         assert words["report"]["categories"] == "val"
 
@@ -110,7 +115,7 @@ def test_right_answers_by_task_give_the_figures_that_evaluate_gives(finished):
 
 def test_the_table_shows_what_the_result_files_say(finished):
     text = (finished / "table1.md").read_text(encoding="utf-8")
-    words = read_json(finished / "results" / "cosine-attention-5-shot.json")
+    words = read(finished / "results" / "cosine-attention-5-shot.json")
     novel = words["report"]["results"][0]["novel"]
     (line,) = [
         line for line in text.splitlines() if line.startswith("| cosine, attention | ") and "±" in line
@@ -134,7 +139,7 @@ def test_the_html_page_needs_no_other_file(finished):
 
 
 def test_silhouettes_are_those_of_plot_tsne(finished, colours, tmp_path):
-    words = read_json(finished / "tsne.json")
+    words = read(finished / "tsne.json")
     own = words["silhouettes"]["as each classifier sees features"]
     for name, row in (("cosine", "cosine-mean"), ("dot product", "dot-mean")):
         report = tsne_report(finished / "runs" / row, str(colours), tmp_path / "one.png", part="val")
@@ -218,7 +223,7 @@ def test_the_commands_on_the_page_train_the_same(finished, colours):
     from recollect.training.config import differences
 
     for training in TABLE.trainings(1):
-        trains, evaluates = read_json(finished / "results" / f"{training.name}.json")["commands"]
+        trains, evaluates = read(finished / "results" / f"{training.name}.json")["commands"]
         assert trains in (finished / "table1.md").read_text(encoding="utf-8")
         words = shlex.split(trains)
         assert words[:3] == ["recollect", "train", "pictures"]
@@ -264,7 +269,7 @@ def test_a_wrong_call_is_refused_before_anything_is_written(refused, tmp_path, c
 )
 def test_what_rows_decide_cannot_be_set(setting, refused, tmp_path, colours):
     told = refused("reproduce", "table1", colours, "--out", tmp_path / "new", "--set", setting)
-    assert f"--set {setting.split('=')[0]}: the rows of table1 decide that" in told
+    assert f"--set {setting.split('=')[0]}: the rows of table1 set it themselves" in told
     assert not (tmp_path / "new").exists()
 
 
@@ -300,7 +305,7 @@ def test_pictures_may_move_while_a_reproduction_is_interrupted(finished, colours
     folder = shutil.copytree(finished, tmp_path / "copy")
     (folder / "results" / "dot-mean.json").unlink()
     reproduced(moved, folder)
-    ours, theirs = (read_json(one / "results" / "dot-mean.json")["right"] for one in (folder, finished))
+    ours, theirs = (read(one / "results" / "dot-mean.json")["right"] for one in (folder, finished))
     assert ours == theirs
 
 
@@ -324,13 +329,13 @@ def test_a_training_that_diverges_does_not_keep_the_others_back(finished, colour
         return result(training, *words)
 
     folder, result = shutil.copytree(finished, tmp_path / "copy"), running._result
-    before = read_json(folder / "results" / "dot-mean.json")["right"]
+    before = read(folder / "results" / "dot-mean.json")["right"]
     for name in ("cosine-mean", "cosine-attention-1-shot", "dot-mean"):
         (folder / "results" / f"{name}.json").unlink()
     monkeypatch.setattr(running, "_result", diverge)
     with pytest.raises(Diverged, match="but cosine-mean, cosine-attention-1-shot diverged"):
         reproduced(colours, folder)
-    assert read_json(folder / "results" / "dot-mean.json")["right"] == before
+    assert read(folder / "results" / "dot-mean.json")["right"] == before
     assert "Unfinished: 5 of 7 trainings are done" in (folder / "table1.md").read_text(encoding="utf-8")
 
 
@@ -369,7 +374,7 @@ def test_data_without_reserved_categories_is_refused(colours, tmp_path):
 def test_the_paper_s_numbers_stand_beside_ours_on_its_own_data_alone(finished, tmp_path):
     assert "(74.92)" not in (finished / "table1.md").read_text(encoding="utf-8")
     timeless(finished, tmp_path)
-    words = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    words = read(tmp_path / "plan.json")
     write_json(tmp_path / "plan.json", {**words, "data": "mini-imagenet:images"})
     text = page.write_page(tmp_path).read_text(encoding="utf-8")
     (line,) = [
@@ -384,7 +389,7 @@ def test_the_paper_s_numbers_stand_beside_ours_on_its_own_data_alone(finished, t
 def test_trainings_with_other_seeds_widen_an_interval(finished, tmp_path):
     timeless(finished, tmp_path)
     first = tmp_path / "results" / "cosine-mean.json"
-    words = read_json(first)
+    words = read(first)
     other = json.loads(json.dumps(words))
     other["right"]["1"]["novel"] = packed(unpacked(words["right"]["1"]["novel"]) // 2)
     write_json(tmp_path / "results" / "cosine-mean-seed-1.json", other)
