@@ -64,7 +64,7 @@ def test_forgetting_removes_its_examples_and_restores_every_answer(recognizer):
     recognizer.forget("zebra")
     assert same(recognizer.scores(PROBES), before)
     assert (recognizer.categories(), recognizer.predict(PROBES)) == (known, answers)
-    with pytest.raises(RecollectError, match="'zebra' is a base category that was taught nothing"):
+    with pytest.raises(RecollectError, match="'zebra' is a base category and was taught nothing: hide it"):
         recognizer.forget("zebra")
 
 
@@ -90,7 +90,7 @@ def test_a_hidden_category_is_never_answered_and_its_scores_stay(recognizer, pla
 
 def test_only_base_categories_hide(recognizer):
     recognizer.teach("okapi", pixels_of(1))
-    with pytest.raises(RecollectError, match="'okapi' was taught, and only base categories hide: forget it"):
+    with pytest.raises(RecollectError, match="only base categories can be hidden: forget 'okapi' instead"):
         recognizer.hide("okapi")
     with pytest.raises(RecollectError, match="no category called 'yeti'"):
         recognizer.unhide("yeti")
@@ -114,6 +114,13 @@ def test_a_base_category_is_shown_under_another_name(recognizer, place):
     recognizer.rename("lioness", "lion")
     assert recognizer.predict(PROBES, top=99) == answers
     assert recognizer._store.base_changes() == {}
+
+
+def test_a_base_category_can_be_spelled_otherwise_and_taught(recognizer):
+    recognizer.rename("lion", "Lion")
+    assert recognizer.teach("Lion", pixels_of(1)) == Category(0, "Lion", "base", 1)
+    recognizer.rename("Lion", "LION")
+    assert recognizer.teach("LION", pixels_of(2)) == Category(0, "LION", "base", 2)
 
 
 def test_no_two_categories_show_one_name(recognizer):

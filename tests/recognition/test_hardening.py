@@ -1,5 +1,6 @@
 """What hostile files, forks, pickles and shared folders may not do to a recogniser."""
 
+import io
 import json
 import logging
 import pickle
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from pictures import pixels_of
@@ -152,6 +154,20 @@ def test_a_recogniser_can_be_pickled(tiny_model, tmp_path, place):
     assert same(again.scores(PROBES), recognizer.scores(PROBES))
     again.teach("tapir", pixels_of(3))
     assert ("tapir" in names_of(recognizer)) == (place != "memory")
+
+
+def test_a_process_that_a_recogniser_is_sent_to_keeps_its_threads(tiny_model):
+    program = """
+import pickle, sys, torch
+torch.set_num_threads(2)
+recognizer = pickle.load(sys.stdin.buffer)
+recognizer.predict(bytes(pickle.load(sys.stdin.buffer)))
+sys.exit(torch.get_num_threads() != 2)
+"""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels_of(1)).save(buffer, "png")
+    sent = pickle.dumps(Recognizer(TorchBackend(tiny_model))) + pickle.dumps(buffer.getvalue())
+    assert subprocess.run([sys.executable, "-c", program], input=sent, check=False).returncode == 0
 
 
 FORK = """

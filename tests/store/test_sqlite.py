@@ -1,6 +1,7 @@
 """What the SQLite store promises beyond what every store does."""
 
 import contextlib
+import multiprocessing
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 from pictures import disk_room
 from recollect.errors import StoreError
-from recollect.store import BaseChange, NewExample, Owner, copy_store, open_store, sqlite
+from recollect.store import BaseChange, NewExample, Owner, open_store, sqlite
 from recollect.store.sqlite import SqliteStore
 
 OWNER = Owner("a model", 3)
@@ -230,32 +232,6 @@ def test_a_closed_store_can_be_copied_as_one_file(path):
     stores[1].add("tapir", [EXAMPLE])
 
 
-def test_a_store_is_copied_whole_while_it_is_open(path):
-    store = open_store(path, OWNER)
-    store.add("okapi", [EXAMPLE, EXAMPLE])
-    store.remove(store.add("tapir", [EXAMPLE]).id)
-    store.change_base("lion", BaseChange("Löwe"))
-    target = path.parent / "backup" / "copy.sqlite"
-    assert copy_store(path, target) == 1
-    again = open_store(target, OWNER)
-    assert again.content().digest() == store.content().digest()
-    assert sorted(file.name for file in target.parent.iterdir() if "-" not in file.name) == ["copy.sqlite"]
-
-
-def test_a_copy_replaces_nothing_and_needs_a_store(path, tmp_path):
-    open_store(path, OWNER).close()
-    other = tmp_path / "other.sqlite"
-    other.write_bytes(b"mine")
-    with pytest.raises(StoreError, match=r"other\.sqlite is there already"):
-        copy_store(path, other)
-    assert other.read_bytes() == b"mine"
-    with pytest.raises(StoreError, match=r"there is no store at .*nowhere"):
-        copy_store(tmp_path / "nowhere", tmp_path / "new.sqlite")
-    with pytest.raises(StoreError, match="not an SQLite file"):
-        copy_store(other, tmp_path / "new.sqlite")
-    assert not (tmp_path / "new.sqlite").exists()
-
-
 def first_format(path):
     """Write a store as the first version did: two categories, a third forgotten."""
     values = np.arange(3, dtype="<f4").tobytes(), np.ones(3, "<f4").tobytes()
@@ -358,12 +334,50 @@ def test_a_forked_process_may_go_on_with_the_store(path):
     assert sorted(category.name for category in store.categories()) == ["okapi", "quoll", "tapir"]
 
 
+def in_a_fork(work):
+    """Run something in a forked process; return what it raised, or an empty text."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001
+            os.write(writer, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as stream:
+        return stream.read().decode()
+
+
+def test_a_forked_process_notices_that_the_store_was_deleted(path):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE])
+    for file in path.parent.glob("*"):
+        file.unlink()
+    assert "was deleted or replaced" in in_a_fork(lambda: store.add("tapir", [EXAMPLE]))
+    assert not path.exists()
+
+
+def test_a_forked_process_that_closes_the_store_leaves_its_parents_connection_alone(path):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE])
+
+    def close():
+        store.close()
+        assert store._connection.execute("SELECT COUNT(*) FROM categories").fetchone() == (1,)
+
+    assert in_a_fork(close) == ""
+    store.add("tapir", [EXAMPLE])
+    assert [category.name for category in open_store(path, OWNER).categories()] == ["okapi", "tapir"]
+
+
 def test_processes_that_create_and_teach_at_once_lose_nothing(path):
     program = f"""
 import sys
 import numpy as np
-from recollect.store import BaseChange, NewExample, Owner, copy_store, open_store, sqlite
-from recollect.store.sqlite import SqliteStore
+from recollect.store import NewExample, Owner, open_store
 example = NewExample(np.zeros(3, np.float32), np.zeros(3, np.float32))
 sys.stdin.readline()
 store = open_store({str(path)!r}, Owner("a model", 3))
@@ -558,3 +572,39 @@ def test_places_that_are_no_file(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError, match="store"):
         open_store(place, OWNER)
+
+
+def test_a_read_only_store_that_becomes_another_models_is_refused(shared):
+    path, other = shared / "taught.sqlite", shared / "other.sqlite"
+    for place, owner in ((path, OWNER), (other, Owner("another model", 3))):
+        store = open_store(place, owner)
+        store.add("okapi", [EXAMPLE])
+        store.close()
+    shared.chmod(0o555)
+
+    def read():
+        store = open_store(path, OWNER)
+        ready.set()
+        replaced.wait(30)
+        said = []
+        for _ in range(2):
+            try:
+                said.append(f"{store.categories()}")
+            except StoreError as error:
+                said.append(str(error))
+        return "; ".join(said)
+
+    ready, replaced = multiprocessing.Event(), multiprocessing.Event()
+
+    def replace():
+        ready.wait(30)
+        shared.chmod(0o755)
+        other.replace(path)
+        shared.chmod(0o555)
+        replaced.set()
+
+    replacing = threading.Thread(target=replace)
+    replacing.start()
+    told = as_nobody(read)
+    replacing.join()
+    assert told.count("belongs to another model") == 2

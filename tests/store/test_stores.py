@@ -423,3 +423,12 @@ def test_all_stores_do_the_same(tmp_path_factory, calls):
         assert stores[0].base_changes() == stores[1].base_changes()
         assert stores[0].same(example(1).feature) == stores[1].same(example(1).feature)
     stores[1].close()
+
+
+def test_a_base_category_can_be_shown_in_another_spelling_of_its_own_name(store):
+    store.change_base("lion", BaseChange("Lion"))
+    assert store.add("lion", [example(1)]).name == "lion"
+    store.change_base("lion", BaseChange("LION"))
+    assert store.base_changes() == {"lion": BaseChange("LION")}
+    with pytest.raises(StoreError, match="'Lion' is taught already as 'lion'"):
+        store.add("Lion", [example(1)])

@@ -14,13 +14,14 @@ from recollect.model.model import Model
 from recollect.modelfile import PAPER, Header, digest_of, load_model, read_header, weights_of
 from recollect.system.machine import find_device
 
+_processes = {os.getpid()}  # this one, and forks of it that compute with one thread
+
 
 class TorchBackend:
     """Computes with a model in evaluation mode, on one device."""
 
     def __init__(self, model: Model, header: Header | None = None, device: str = "cpu") -> None:
         self.device = find_device(device)
-        self._process = os.getpid()
         self._model = model.eval().to(self.device)
         self._extractor = model.extractor.for_inference()
         self.header = header or Header(spec=model.spec)
@@ -83,8 +84,8 @@ class TorchBackend:
         return weights_of(self._model)
 
     def _tensor(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
-        if self._process != os.getpid():
+        if os.getpid() not in _processes:
             # A fork leaves torch's other threads behind, and would wait for them for ever.
             torch.set_num_threads(1)
-            self._process = os.getpid()
+            _processes.add(os.getpid())
         return torch.from_numpy(values).to(self.device)

@@ -50,11 +50,11 @@ _CATEGORIES_AT_ONCE = 500  # whose terms are in memory at a time
 class Recognizer:
     """A model and the categories it has been taught since; teaching never changes what it knew.
 
-    Each score is a product of its own, of a feature and a category's vector: whatever else is taught or
-    forgotten changes no bit of it, but that with the generator "ridge" taught categories compete: each vector
-    depends on the examples of all. No vector depends on the order of teaching. A feature may
-    differ in its last digits (about 1e-6) with the pictures that go through the extractor at the same time,
-    and with the number of threads. Threads may share a recogniser.
+    Each score is the dot product of a picture's feature and a category's vector. Teaching or forgetting other
+    categories does not change a bit of it; only with the generator "ridge" do taught categories compete, so
+    that each taught vector depends on all taught examples. The order of teaching never matters. A feature may
+    differ in its last digits (about 1e-6) with the pictures in the same batch and the number of threads.
+    Threads may share a recogniser.
 
     A picture is a path, the bytes of a file, a PIL image or an array of uint8 (height, width, 3). Where many
     are taken, they may be a list, a generator or an array (n, height, width, 3); only a few of them are in
@@ -91,8 +91,8 @@ class Recognizer:
         `store` says where taught categories are kept: in memory (`None`), in the SQLite file at a path, or in
         the one that the command line uses for this model (`"default"`: `taught.sqlite` beside
         model.safetensors, `zoo.taught.sqlite` beside zoo.safetensors, or one in the user's data folder for
-        models that come with the package). The file is made when you first teach. A file that `save` wrote
-        brings its taught categories along; a store takes over what it does not have of them.
+        models that come with the package). The file is created when you first teach. A file that `save` wrote
+        also holds taught categories; those that the store does not have yet are copied into it.
 
         `device` is "auto" (CUDA, then MPS, then the CPU), "cpu", "cuda" or "mps". A model whose extractor is
         your own code loads only if you name it again: `extractor="module:package.module:callable"`.
@@ -111,7 +111,8 @@ class Recognizer:
         self._opened: Store | None = open_store(None, self._owner)
         self._opened.fill(content)
         self._bundle = content
-        self._later = path  # the file of a store that is not open yet, and perhaps not there
+        self._path = path  # the store's file, or `None` for memory
+        self._later = path is not None  # that file is not open yet, and perhaps not there
         self._seen: object = object()  # no state of any store
         self._refresh()
 
@@ -133,13 +134,12 @@ class Recognizer:
     def __reduce__(self) -> tuple[Callable[..., "Recognizer"], tuple[object, ...]]:
         """Pickle the model with what is in memory, or with the path of its store."""
         with self._lock:
-            path = self._later or getattr(self._opened, "path", None)
-            content = self._store.content() if path is None else self._bundle
-        return _unpickled, (type(self), self._backend, content, path)
+            content = self._store.content() if self._path is None else self._bundle
+        return _unpickled, (type(self), self._backend, content, self._path)
 
     def __repr__(self) -> str:
-        kept = self._later or getattr(self._opened, "path", None) or "memory"
-        state = "closed" if self._opened is None else f"{len(self._taught)} taught, kept in {kept}"
+        kept = f"{len(self._taught)} taught, kept in {self._path or 'memory'}"
+        state = "closed" if self._opened is None else kept
         return f"<Recognizer: {self._spec.extractor}, {len(self._spec.categories)} base categories, {state}>"
 
     def save(self, path: str | Path) -> None:
@@ -148,7 +148,7 @@ class Recognizer:
             self._refresh()
             content = self._store.content()
             save_bundle(path, self._backend, content)
-            if content and self._later is None:
+            if content and not self._later:
                 with suppress(StoreError):  # what may only be read need not know what was saved
                     self._store.know(content)
 
@@ -195,13 +195,13 @@ class Recognizer:
             self._drop(taught.id)
 
     def examples(self, name: str) -> list[Example]:
-        """Return what is kept of the pictures that a category was taught from, in the order of teaching."""
+        """Return the examples of a taught category, in the order of teaching."""
         with self._lock:
             kept = self._store.examples(self._find(name).id)
         return [Example(one.id, one.added, one.feature, one.thumbnail) for one in kept]
 
     def duplicates(self, name: str) -> list[Duplicate]:
-        """Return which pictures of a category were taught before, to it or at any time to another one."""
+        """Return which pictures of a category were also taught to another one, or earlier to this one."""
         with self._lock:
             taught = self._find(name)
             shown = {one.id: self._category(one).name for one in self._store.categories()}
@@ -213,7 +213,7 @@ class Recognizer:
             ]
 
     def forget_example(self, example: int) -> None:
-        """Remove one picture of a taught category, by its id; with its last one a category is forgotten."""
+        """Remove one example by its id; a category without examples is forgotten."""
         with self._lock:
             self._refresh()
             changed = self._change(lambda store: store.remove_example(example))
@@ -223,9 +223,9 @@ class Recognizer:
                 self._drop(changed.id)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a category another name; its id and its pictures stay.
+        """Rename a category; its id and its examples stay.
 
-        Of a base category only the name that is shown changes, and only here: the model stays as it is.
+        For a base category, only the name that is shown changes. It is kept in the store, not in the model.
         """
         with self._lock:
             self._refresh()
@@ -244,11 +244,11 @@ class Recognizer:
             self._learn([Taught(taught.id, new, taught.examples, taught.revision + 1)])
 
     def hide(self, name: str) -> None:
-        """Never answer a base category again; its scores stay."""
+        """Never answer with this base category again; its scores stay."""
         self._set_hidden(name, hidden=True)
 
     def unhide(self, name: str) -> None:
-        """Answer a hidden base category again."""
+        """Allow a hidden base category as an answer again."""
         self._set_hidden(name, hidden=False)
 
     def features(self, pictures: Picture | Pictures) -> Floats:
@@ -277,11 +277,11 @@ class Recognizer:
     ) -> list[Prediction] | list[list[Prediction]]:
         """Return the `top` most probable answers for a picture, or a list of them for each of many.
 
-        With a calibrated model, a picture that resembles no category gets "unknown" for its first answer. Its
-        probability is that of a picture of no known category, if as many are shown as of known ones; the
-        rest is shared out among the nearest categories, which follow. Where only one category is known, every
-        picture is weighed against "unknown" like that, also without a calibration. With `unknown=False`, or
-        asked among base or novel categories only, the picture is taken to be of one of them.
+        With a calibrated model, the first answer for a picture that resembles no category is "unknown". Its
+        probability assumes that pictures of known and of unknown categories are equally frequent; the nearest
+        categories follow and share the rest. If only one category is known, every picture is weighed against
+        "unknown" in this way, even without a calibration. With `unknown=False`, or `among` base or novel
+        categories only, every picture is assumed to show one of them.
         """
         if top < 1:
             raise ArgumentError(f"top={top}: ask for at least 1 answer")
@@ -375,17 +375,17 @@ class Recognizer:
 
     def _change(self, change: Callable[[Store], T]) -> T:
         """Change what is kept; a file that is not there yet is made only for a change that works."""
-        if self._later is not None:
+        if self._later:
             rehearsal = open_store(None, self._owner)
             rehearsal.fill(self._store.content())
             change(rehearsal)
-            self._open_file(self._later)
+            self._open_file()
         return change(self._store)
 
-    def _open_file(self, path: Path) -> None:
+    def _open_file(self) -> None:
         """Open the store's file, which takes over what the bundle brought and it does not have."""
-        new = not _is_there(path)
-        opened = open_store(path, self._owner)
+        new = not self._is_there()
+        opened = open_store(self._path, self._owner)
         try:
             taken = opened.fill(self._bundle)
         except StoreError as error:  # such as a file that is read-only
@@ -393,8 +393,15 @@ class Recognizer:
             _log.warning("what was saved with the model could not be taken over: %s", error)
         if taken and not new:
             words = ", ".join(f"{name} ({count} more)" for name, count in taken.items())
-            _log.warning("%s took over pictures that were saved with the model: %s", path, words)
-        self._opened, self._later, self._seen = opened, None, object()
+            _log.warning("%s took over pictures that were saved with the model: %s", self._path, words)
+        self._opened, self._later, self._seen = opened, False, object()
+
+    def _is_there(self) -> bool:
+        """Say whether the store's file exists."""
+        try:
+            return self._path is not None and self._path.exists()
+        except OSError:  # whoever opens it says more
+            return True
 
     def _scores(self, features: Floats) -> "tuple[Floats, Floats, _Columns]":
         """Return base and novel scores of features (n, d), and what their columns are, at one moment."""
@@ -426,7 +433,7 @@ class Recognizer:
             yield _finite("extractor", self._backend.embed(np.stack(pixels)), names), some, names
             done += len(some)
         if not done:
-            raise PictureError("no pictures were given. Hand over at least one")
+            raise PictureError("no pictures were given: name at least one")
 
     def _new_examples(self, pictures: Picture | Pictures, *, thumbnails: bool) -> Iterator[NewExample]:
         for features, some, names in self._batches(pictures):
@@ -436,8 +443,8 @@ class Recognizer:
 
     def _refresh(self) -> None:
         """Take over what others changed in the store since the last time."""
-        if self._later is not None and _is_there(self._later):
-            self._open_file(self._later)
+        if self._later and self._is_there():
+            self._open_file()
         state = self._store.state()
         if state == self._seen:
             return
@@ -514,7 +521,7 @@ class Recognizer:
             own = self._base_name(name)
             if own is None:
                 self._find(name)
-                raise RecollectError(f"'{tidy(name)}' was taught, and only base categories hide: forget it")
+                raise RecollectError(f"only base categories can be hidden: forget '{tidy(name)}' instead")
             place = self._base_places[fold(own)]
             self._change_base(place, replace(self._changes_of(place), hidden=hidden))
 
@@ -537,7 +544,7 @@ class Recognizer:
             return found
         if base is not None:
             raise RecollectError(
-                f"'{name}' is a base category that was taught nothing; hide it to be rid of it"
+                f"'{name}' is a base category and was taught nothing: hide it to remove it from the answers"
             )
         known = (
             ", ".join(self._category(taught).name for taught in list(self._taught.values())[:20]) or "none"
@@ -580,13 +587,6 @@ class _Columns:
             ]
             self._choices[among] = np.array(asked, np.int64), [self.categories[column] for column in asked]
         return self._choices[among]
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # whoever opens it says more
-        return True
 
 
 def _is_many(pictures: Picture | Pictures) -> bool:

@@ -1,7 +1,6 @@
 """Where taught categories live: the interface that every store has, and how one is opened."""
 
 import hashlib
-import secrets
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -171,42 +170,9 @@ class Store(Protocol):
 
 def open_store(place: str | Path | None, owner: Owner) -> Store:
     """Open the store at a path or URL (`sqlite:///path`), or one in memory for `None` or `memory:`."""
-    from recollect.store.memory import MemoryStore
     from recollect.store.sqlite import SqliteStore
 
-    path = store_path(place)
-    return MemoryStore(owner) if path is None else SqliteStore(path, owner)
-
-
-def copy_store(source: str | Path, target: str | Path) -> int:
-    """Copy a store, which may be in use, to a new file; return how many taught categories it holds."""
-    from recollect.store.sqlite import SqliteStore, read_owner
-
-    old, new = store_path(source), store_path(target)
-    if old is None or new is None:
-        raise StoreError("a store in memory cannot be copied: name two files")
-    if not old.is_file():
-        raise StoreError(f"there is no store at {old}: check the path")
-    if new.exists():
-        raise StoreError(f"{new} is there already: choose another name")
-    owner = read_owner(old)
-    store = SqliteStore(old, owner)
-    try:
-        content = store.content()
-    finally:
-        store.close()
-    part = new.with_name(f".{new.name}.{secrets.token_hex(4)}.part")
-    try:
-        copy = SqliteStore(part, owner)
-        copy.fill(content)
-        copy.close()
-        part.rename(new)
-    except OSError as error:
-        raise StoreError(f"cannot write {new}: {error.strerror or error}") from error
-    finally:
-        for left in new.parent.glob(f"{part.name}*"):
-            left.unlink()
-    return len(content.categories)
+    return SqliteStore(store_path(place), owner)
 
 
 def store_path(place: str | Path | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""A store in an SQLite file: on disk before a call returns, for several processes at once."""
+"""A store in SQLite: in memory, or in a file that several processes share, on disk before a call returns."""
 
 import os
 import sqlite3
@@ -123,19 +123,19 @@ _TAUGHT = "SELECT id, name, examples, revision, fold, checksum FROM categories"
 _EXAMPLES = """
 SELECT category, feature, term, thumbnail, id, added, norm, term_checksum, checksum FROM examples
 """
-_REMOVED = "was deleted or replaced while it was open: bring it back, or load the recogniser again"
 _abandoned: list[sqlite3.Connection] = []  # by a fork; the child must not even close them
 
 
 class SqliteStore:
-    """Taught categories in one file: WAL, `synchronous=FULL`, one transaction for each call.
+    """Taught categories in one file, or in memory: WAL, `synchronous=FULL`, one transaction for each call.
 
     A file in a folder where nothing may be written can be read, as long as no log lies beside it.
     """
 
-    def __init__(self, path: Path, owner: Owner) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, owner: Owner) -> None:
+        self.path = path or Path(":memory:")
         self.owner = owner
+        self._in_memory = path is None
         self._lock = threading.RLock()
         self._connect()
         try:
@@ -247,7 +247,7 @@ class SqliteStore:
         with self._transaction() as connection:
             if change.shown is not None:
                 other = self.find(change.shown)
-                if other is not None:
+                if other is not None and other.name != name:
                     raise taken(change.shown, other.name)
                 _check_shown(connection, change.shown, but=name)
             connection.execute("DELETE FROM base WHERE name = ?", (name,))
@@ -320,7 +320,10 @@ class SqliteStore:
     def close(self) -> None:
         """Close the file; what is in its log moves into it, so that it can be copied alone."""
         with self._lock:
-            if self._process == os.getpid() and not self._stamp:
+            if self._process != os.getpid() and not self._in_memory:
+                _abandoned.append(self._connection)
+                return
+            if not self._stamp:
                 with suppress(sqlite3.Error):  # somebody else is at work, or nothing may be written
                     self._connection.execute("PRAGMA busy_timeout = 0")
                     self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -331,17 +334,22 @@ class SqliteStore:
             raise StoreError(
                 f"cannot open the store {str(self.path)!r}: a path holds no character of value 0"
             )
+        self._process = os.getpid()
+        self._stamp: tuple[int, int] | None = None  # of a file that nobody can change
+        self._file = 0, 0  # device and inode
+        place = ":memory:"
         try:
-            self._process, self._stamp = os.getpid(), self._frozen()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            place = self.path.absolute().as_uri()
+            if not self._in_memory:
+                self._stamp = self._frozen()
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                place = self.path.absolute().as_uri() + ("?immutable=1" if self._stamp else "")
             self._connection = sqlite3.connect(
-                f"{place}?immutable=1" if self._stamp else place,
-                timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False, uri=True,
-            )  # fmt: skip
+                place, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+            )
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.execute("PRAGMA synchronous = FULL")
-            self._file: tuple[int, int] | None = None  # until the first look at the file
+            if not self._in_memory:
+                self._file = _identity(self.path)
         except sqlite3.Error as error:
             raise self._explained(error) from error
         except (OSError, ValueError) as error:
@@ -463,34 +471,38 @@ class SqliteStore:
     def _connected(self) -> Iterator[sqlite3.Connection]:
         """Give the connection to one thread, and turn SQLite's errors into ours."""
         with self._lock:
-            if self._process != os.getpid():  # a connection must not cross a fork
+            self._check_file()
+            if not self._in_memory and self._process != os.getpid():  # a connection must not cross a fork
                 _abandoned.append(self._connection)
                 self._connect()
             elif self._stamp and not self._connection.in_transaction and self._stamp != self._frozen():
                 self._connection.close()
                 self._connect()
-            self._check_file()
+                try:
+                    self._prepare()  # it may be another file, and another model's
+                except BaseException:
+                    self._stamp = 0, 0  # to be opened again
+                    raise
             try:
                 yield self._connection
             except sqlite3.Error as error:
                 raise self._explained(error) from error
             except OverflowError as error:
-                raise StoreError(f"the store {self.path} gives no such large numbers") from error
+                raise StoreError("no category or example has an id that large") from error
 
     def _check_file(self) -> None:
         """Make sure that the file that was opened is still the one at its path."""
-        if self._stamp:
+        if self._in_memory or self._stamp:
             return
         try:
-            status = self.path.stat()
-        except OSError as error:
-            if self._file is None:
-                return  # SQLite makes the file when it is first written to
-            raise StoreError(f"the store {self.path} {_REMOVED}") from error
-        if self._file is None:
-            self._file = status.st_dev, status.st_ino
-        elif self._file != (status.st_dev, status.st_ino):
-            raise StoreError(f"the store {self.path} {_REMOVED}")
+            same = self._file == _identity(self.path)
+        except OSError:
+            same = False
+        if not same:
+            raise StoreError(
+                f"the store {self.path} was deleted or replaced while it was open: bring it back, or load "
+                "the recogniser again"
+            )
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         name = getattr(error, "sqlite_errorname", "")
@@ -525,7 +537,7 @@ class SqliteStore:
         found = self.find(name)
         if found is not None and found.name != name:
             raise taken(name, found.name)
-        _check_shown(connection, name)
+        _check_shown(connection, name, but=name)
         category = _new_id(connection, "categories") if found is None else found.id
         if found is None:
             _insert(connection, "categories", [(category, name, fold(name), 0, 0, 0)])
@@ -568,21 +580,9 @@ class SqliteStore:
         )
 
 
-def read_owner(path: Path) -> Owner:
-    """Return the model that the store in a file belongs to."""
-    store = SqliteStore.__new__(SqliteStore)
-    store.path, store._lock = path, threading.RLock()  # noqa: SLF001
-    store._connect()  # noqa: SLF001
-    try:
-        with store._connected() as connection:  # noqa: SLF001
-            if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
-                raise StoreError(f"{path} is not a store of taught categories")
-            fingerprint, width = connection.execute("SELECT fingerprint, width FROM about").fetchone()
-    finally:
-        store._connection.close()  # noqa: SLF001
-    if not isinstance(fingerprint, str) or not isinstance(width, int):
-        raise StoreError(f"the store {path} is damaged: it does not say whose it is; bring back a copy")
-    return Owner(fingerprint, width)
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _size(path: Path) -> int:
