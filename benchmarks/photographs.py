@@ -1,6 +1,7 @@
 """Pretrained features on a person's photographs: the figures of `docs/results/photographs-*.json`.
 
     python -m benchmarks.photographs splits PHOTOS.zip --out docs/results
+    python -m benchmarks.photographs ridge PHOTOS.zip --out docs/results
     python -m benchmarks.photographs frozen PHOTOS.zip --out docs/results
     python -m benchmarks.photographs uncentred PHOTOS.zip --out docs/results
     python -m benchmarks.photographs imagenet PHOTOS.zip --count 20 --out docs/results
@@ -8,13 +9,15 @@
     python -m benchmarks.photographs path PHOTOS.zip --out docs/results
 
 `splits`: 41 categories as base (8 pictures to learn from, 4 held out), 40 as novel (5 + 7), over random
-splits: mean, average, attention, ridge, and logistic regression retrained on everything. `frozen`: every
-category as base, 10 pictures to learn from and 2 held out, over random draws: ridge as `recollect train` has
-it beside logistic regression. `uncentred`: the same with
-features that their mean was not subtracted from. `imagenet`: the ready model, before and after it is taught
-what ImageNet does not have; `imagenet-lite0` must lie beside the folder of PHOTOS.zip. `networks`: accuracy
-against milliseconds a picture. `path`: the seconds of a person's first steps, and of one command from the zip
-to a model. Timings want a machine where nothing else runs.
+splits: mean, average, attention, ridge, and logistic regression retrained on everything. `ridge`: the same
+splits with ridge and logistic regression alone, which takes minutes instead of an hour; both learn from 8
+pictures of each base category, or also from the 2 that ridge is calibrated on, as `recollect train` has it.
+`frozen`: every category as base, 10 pictures to learn from and 2 held out, over random draws: ridge as
+`recollect train` has it beside logistic regression. `uncentred`: the same with features that their mean was
+not subtracted from. `imagenet`: the ready model, before and after it is taught what ImageNet does not have;
+`imagenet-lite0` must lie beside the folder of PHOTOS.zip. `networks`: accuracy against milliseconds a
+picture. `path`: the seconds of a person's first steps, and of one command from the zip to a model. Timings
+want a machine where nothing else runs.
 
 The recipe of `recollect train`, the C of the logistic regression and the τ of `recollect new` were chosen on
 the same photographs, with splits of other seeds. Splits and draws share photographs, so that their intervals
@@ -119,24 +122,7 @@ def compared(rows, place):
 
 def one_split(images, plain, views, centred, config):
     """Train on one random split by the recipe of `recollect train`, on features computed before."""
-    rng = np.random.default_rng(config.seed)
-    order = rng.permutation(len(images.categories))
-    drawn = {label: rng.permutation(np.flatnonzero(images.labels == label)) for label in order}
-    base, novel = order[:BASE], order[BASE:]
-
-    def chosen(labels, part):
-        kept = np.concatenate([drawn[label][part] for label in labels])
-        places = {label: place for place, label in enumerate(labels)}
-        return type(images)(
-            images.pixels,
-            kept,
-            np.array([places[label] for label in images.labels[kept]]),
-            tuple(images.categories[label] for label in labels),
-            f"{images.key}-{config.seed}",
-        )
-
-    train = chosen(base, slice(LEARNED))
-    val, test = chosen(base, slice(LEARNED, LEARNED + HELD)), chosen(base, slice(LEARNED + HELD, None))
+    train, val, test, support, queries = random_split(images, config.seed)
     split = Split(train, val, test, None, None, flips=True)
     raw = views[:, torch.from_numpy(train.rows)].float()
     centre = raw.mean((0, 1)) if centred else torch.zeros(raw.shape[2])
@@ -163,8 +149,6 @@ def one_split(images, plain, views, centred, config):
     if centred:
         models["ridge"], calibrations["ridge"] = ridge_model(models["mean"], plain, train, val)
     seen = plain - centre
-    support = np.stack([drawn[label][:SUPPORT] for label in novel])
-    queries = np.stack([drawn[label][SUPPORT:] for label in novel])
     found = []
     for shots in (1, 5):
         for kind, model in models.items():
@@ -178,6 +162,75 @@ def one_split(images, plain, views, centred, config):
         named = {"generator": "logistic regression", "bias": False, "shots": shots}
         found.append(named | figures_of(scored, test.labels))
     return found
+
+
+def random_split(images, seed):
+    """Return training, validation and test pictures of base categories, support and queries of the others."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(images.categories))
+    drawn = {label: rng.permutation(np.flatnonzero(images.labels == label)) for label in order}
+    base, novel = order[:BASE], order[BASE:]
+
+    def chosen(part):
+        kept = np.concatenate([drawn[label][part] for label in base])
+        places = {label: place for place, label in enumerate(base)}
+        return type(images)(
+            images.pixels,
+            kept,
+            np.array([places[label] for label in images.labels[kept]]),
+            tuple(images.categories[label] for label in base),
+            f"{images.key}-{seed}",
+        )
+
+    parts = slice(LEARNED), slice(LEARNED, LEARNED + HELD), slice(LEARNED + HELD, None)
+    support = np.stack([drawn[label][:SUPPORT] for label in novel])
+    return *map(chosen, parts), support, np.stack([drawn[label][SUPPORT:] for label in novel])
+
+
+def ridge_splits(path, count):
+    """Compare ridge and logistic regression over the splits of `splits`, learning from the same pictures."""
+    images, like = photographs(path)
+    plain = cached_features(like, images).features
+    rows = []
+    for seed in range(count):
+        train, val, test, support, queries = random_split(images, seed)
+        rows.append([])
+        for more in (False, True):
+            model, calibration = ridge_model(like, plain, train, val, final=more)
+            seen = plain - model.centre
+            learned = joined(train, val) if more else train
+            for shots in (1, 5):
+                some = support[:, :shots], queries, test.rows
+                scored = scores_of(model, seen, *some)
+                systems = {
+                    ("ridge", False): figures_of(scored, test.labels),
+                    ("ridge", True): figures_of(scored, test.labels, calibration, shots),
+                    ("logistic regression", False): figures_of(regression(seen, learned, *some), test.labels),
+                }
+                rows[-1] += [
+                    {"generator": name, "bias": bias, "learned": LEARNED + more * HELD, "shots": shots}
+                    | found
+                    for (name, bias), found in systems.items()
+                ]
+        print(
+            seed, [(row["generator"], row["bias"], row["shots"], row["both"]) for row in rows[-1]], flush=True
+        )
+    names = ("generator", "bias", "learned", "shots")
+    figures = ("novel", "base", "both", "novel_5", "both_5")
+    summary_ = [
+        {name: first[name] for name in names}
+        | {figure: interval([row[place][figure] for row in rows]) for figure in figures}
+        for place, first in enumerate(rows[0])
+    ]
+    return {"summary": summary_, "splits": rows}
+
+
+def joined(one, other):
+    """Return the pictures of two sets."""
+    rows, labels = (
+        np.concatenate([getattr(some, name) for some in (one, other)]) for name in ("rows", "labels")
+    )
+    return type(one)(one.pixels, rows, labels, one.categories, one.key)
 
 
 @torch.no_grad()
@@ -230,8 +283,8 @@ def figures_of(scored, base_labels, calibration=None, shots=1):
     return found | {"novel_5": float(np.mean(fives)), "both_5": float(np.mean(both_fives))}
 
 
-def ridge_model(like, features, train, val):
-    """Return what `recollect train` makes of features, and its calibration."""
+def ridge_model(like, features, train, val, *, final=True):
+    """Return what `recollect train` makes of features, or before its final fit; and the calibration."""
     spec = like.spec.model_copy(update={"categories": train.categories, "centred": True})
     model = Model(spec, like.extractor).eval()
     learned, held = (
@@ -240,7 +293,8 @@ def ridge_model(like, features, train, val):
     )
     learned, held_out = solve_on_training_pictures(model, learned, (None, held))
     calibration = calibrate(model, *held_out)
-    solve_on_all_pictures(model, learned, held_out[1])
+    if final:
+        solve_on_all_pictures(model, learned, held_out[1])
     return model, calibration
 
 
@@ -462,7 +516,9 @@ def person(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("splits", "frozen", "uncentred", "imagenet", "networks", "path"))
+    parser.add_argument(
+        "what", choices=("splits", "ridge", "frozen", "uncentred", "imagenet", "networks", "path")
+    )
     parser.add_argument("photos", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=10, help="random splits, or draws")
@@ -470,8 +526,9 @@ def main():
     threads = machine.prepare()
     if options.what in {"splits", "uncentred"}:
         found = splits(options.photos, options.count, centred=options.what == "splits")
-    elif options.what == "frozen":
-        found = frozen(options.photos, options.count)
+    elif options.what in {"ridge", "frozen"}:
+        measure = ridge_splits if options.what == "ridge" else frozen
+        found = measure(options.photos, options.count)
     elif options.what == "imagenet":
         found = imagenet(
             options.photos, options.photos.resolve().parents[1] / "imagenet-lite0", options.count

@@ -53,6 +53,40 @@ def test_the_systems_in_the_readme_are_those_of_the_benchmark():
     assert line("logistic regression on everything", found["logistic regression"], FIGURES[:3]) in README
 
 
+def ridge_systems():
+    found = {}
+    for row in read("photographs-ridge.json")["summary"]:
+        name = row["generator"] + (", with the bias" if row["bias"] else "")
+        found.setdefault(f"{name}, {row['learned']} photographs", {})[row["shots"]] = row
+    return found
+
+
+def test_ridge_is_compared_with_logistic_regression_as_measured():
+    assert len(read("photographs-ridge.json")["splits"]) >= 10
+    found = ridge_systems()
+    for name, rows in found.items():
+        assert line(name, rows, FIGURES) in PAGE
+    assert line("ridge", found["ridge, with the bias, 8 photographs"], FIGURES[:3]) in README
+    for learned in (8, 10):
+        ridge, other = (
+            found[f"{name}, {learned} photographs"]
+            for name in ("ridge, with the bias", "logistic regression")
+        )
+        assert ridge[1]["both"]["mean"] >= other[1]["both"]["mean"] + 5
+        assert ridge[5]["both"]["mean"] >= other[5]["both"]["mean"]
+
+
+def test_training_on_a_frozen_extractor_is_no_worse_than_logistic_regression():
+    found = read("photographs-frozen.json")
+    assert len(found["draws"]) >= 10
+    names = [name for name in found["summary"] if not name.startswith("ridge minus")]
+    for name in names:
+        assert f"| {name} | {cell(found['summary'][name])} |" in PAGE
+    over = found["summary"]["ridge minus logistic regression"]
+    assert f"`ridge` is {over['mean']:.1f} ± {over['ci95']:.1f} points above the best of them" in PAGE
+    assert found["summary"]["ridge"]["mean"] == max(found["summary"][name]["mean"] for name in names)
+
+
 def test_generators_keep_base_accuracy():
     for found in systems("photographs-splits.json").values():
         for shots in (1, 5):

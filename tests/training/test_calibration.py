@@ -154,6 +154,19 @@ def test_a_bias_by_shots_is_found_again(monkeypatch):
     assert rise == pytest.approx(0)
 
 
+def test_scores_with_the_bias_are_those_that_predictions_compare(make_model):
+    base, novel = features_of([9] * 7, 1, "base"), features_of([9] * 6, 2, "novel")
+    score = model_scores(make_model(generator="ridge"), novel, base)
+    tasks = task_sampler(base, novel).draw(TaskShape(3, 4, 2), 5, 0)
+    plain = score(tasks)
+    found = module.with_bias(score, Calibration(bias={1: 0.0, 9: 4.0}, bias_rise=-0.5))(tasks)
+    bias = 2 - 0.5 * np.log(4)
+    torch.testing.assert_close(found.novel_novel, plain.novel_novel + bias)
+    torch.testing.assert_close(found.base_novel, plain.base_novel + bias)
+    assert torch.equal(found.base_base, plain.base_base)
+    assert torch.equal(found.novel_base, plain.novel_base)
+
+
 def test_no_other_bias_has_a_higher_mean_accuracy():
     scored = [random_tasks(seed, 1.5) for seed in range(2)]
 

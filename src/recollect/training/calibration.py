@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect.data.tasks import TaskSampler, TaskShape, task_sampler
+from recollect.data.tasks import Tasks, TaskSampler, TaskShape, task_sampler
 from recollect.evaluation.evaluate import ScoringFunction, model_scores
 from recollect.evaluation.metrics import Scores, answers, harmonic, joint_curve, task_figures
 from recollect.evaluation.reliability import auroc, calibration_error
@@ -126,6 +126,17 @@ def score_tasks(
         found = Scores(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
         scored.append(Scored(found, mine.novel_targets, mine.base_targets))
     return scored
+
+
+def with_bias(score: ScoringFunction, calibration: Calibration) -> ScoringFunction:
+    """Return a scoring function with the calibration's bias added to novel scores."""
+
+    def biased(tasks: Tasks) -> Scores:
+        found, (_, ways, shots) = score(tasks), tasks.support.shape
+        bias = float(calibration.biases([shots] * ways)[0])
+        return replace(found, novel_novel=found.novel_novel + bias, base_novel=found.base_novel + bias)
+
+    return biased
 
 
 def joint_queries(scored: Sequence[Scored]) -> Queries:

@@ -15,6 +15,7 @@ from torch import Tensor
 from recollect.data.catalogue import load_data
 from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped, one_line
+from recollect.evaluation.evaluate import model_scores
 from recollect.features import extract
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, ModelSpec
@@ -23,7 +24,7 @@ from recollect.pretrained import is_pretrained, licence_of
 from recollect.system import machine
 from recollect.system.disk import locked
 from recollect.training.budget import fit_to_minutes
-from recollect.training.calibration import calibrate
+from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.frozen import FrozenViews, HeadClassification, centre_on, frozen_views
@@ -43,6 +44,7 @@ from recollect.training.starting import require_extractor, starting_model, suite
 log = logging.getLogger(__name__)
 Learn = Callable[[Config, Split, RunFolder, threading.Event], None]
 Check = Callable[[Config, Split], object]
+_TOLD_TASKS = 100  # where nothing is selected, and each task has base vectors of its own to solve
 
 
 def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
@@ -64,10 +66,12 @@ def learn_in_closed_form(
     began = time.monotonic()
     model = new_model(config, split)
     learned, held_out = solve_on_training_pictures(model, *features_of(model, split, stop))
-    folder.forget_after(1, 0)
-    figures = Judgement(split, config.select_shots, config).figures(model, *held_out)
-    folder.log(stage=1, step=1, **figures, selected=True)
     calibration = _calibrate(model, config, split, held_out)
+    told = config.model_copy(update={"select_tasks": min(_TOLD_TASKS, config.select_tasks)})
+    score = with_bias(model_scores(model, *held_out), calibration)  # as `predict` answers
+    figures = Judgement(split, config.select_shots, told).figures(model, *held_out, score)
+    folder.forget_after(1, 0)
+    folder.log(stage=1, step=1, **figures, selected=True)
     solve_on_all_pictures(model, learned, held_out[1])
     facts: dict[str, Any] = {
         "images_seen": len(split.base_train) + len(split.base_val),
