@@ -426,6 +426,12 @@ def test_an_out_that_cannot_be_written_is_refused_before_the_work(refused, train
     assert said.startswith(f"recollect: cannot write {tmp_path / 'file'}")
 
 
+@pytest.mark.parametrize("out", ["/", "."])
+def test_a_folder_in_place_of_a_drawing_is_refused(refused, trained, zoo, out):
+    said = refused("plot", "tsne", trained, zoo, "--out", out)
+    assert said.strip() == f"recollect: cannot write {out}: Is a directory"
+
+
 def full_disk(monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -49,10 +49,11 @@ def _with_suffix(*suffixes: str) -> Callable[[Path | None], Path | None]:
     """Return a check that a path ends in one of these and can be written."""
 
     def check(path: Path | None) -> Path | None:
+        _writable(path)
         if path is not None and path.suffix.lower() not in suffixes:
             examples = " or ".join(str(path.with_suffix(suffix)) for suffix in suffixes)
             raise typer.BadParameter(f"{path}: name a {' or '.join(suffixes)} file, such as {examples}")
-        return _writable(path)
+        return path
 
     return check
 

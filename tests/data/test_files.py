@@ -17,7 +17,7 @@ from archives import KINDS, pack, pack_folder
 from mutations import COUNT, refusals
 
 from pictures import write_folder, write_picture, write_zip
-from recollect.data import folder, imagenet, limits, omniglot, tars
+from recollect.data import folder, imagenet, imageset, limits, omniglot, tars
 from recollect.data.files import open_files
 from recollect.errors import DataError, PictureError
 
@@ -347,6 +347,21 @@ def test_a_compressed_tar_is_decoded_in_one_pass(tmp_path, monkeypatch):
     plain = folder.read_library(photos, 4, skip_bad=False)
     assert packed.names == plain.names
     np.testing.assert_array_equal(packed.pixels, plain.pixels)
+
+
+def test_large_files_of_a_compressed_tar_do_not_wait_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(imageset, "_LARGE", 100_000)
+    monkeypatch.setattr(imageset.os, "cpu_count", lambda: 8)
+    content = np.random.default_rng(0).bytes(1 << 20)
+    path = pack(tmp_path / "photos", "tar.gz", [(f"cat/{number}.png", content) for number in range(40)])
+    items, _ = folder.find_items(path, 4)
+    source = imageset.Undecoded(items, 4, None)
+    tracemalloc.start()
+    try:
+        assert all(isinstance(one, PictureError) for one in imageset.decoded(source, "", skip_bad=True))
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_index_of_very_many_files_keeps_no_headers(tmp_path, monkeypatch):

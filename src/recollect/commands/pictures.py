@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def read(
     With `skip_bad`, those that cannot be read go to `bad` (`picture`, `reason`) and are reported; else the
     first one is an error, as it is when no picture can be read.
     """
-    source = Undecoded(cast("Sequence[Item]", pictures), prepare.size, prepare.short_side)
+    source = Undecoded(pictures, prepare.size, prepare.short_side)
     results = enumerate(decoded(source, title, skip_bad=skip_bad))
     while some := list(islice(results, BATCH)):
         good: dict[int, Pixels] = {}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from recollect.data.arrays import Pixels, Rows
 from recollect.errors import DataError, PictureError, StorageError, one_line
-from recollect.images import read_pixels
+from recollect.images import Picture, read_pixels
 from recollect.model.spec import Preprocessing
 from recollect.system.disk import cache_folder, replacing_folder, write_text
 from recollect.system.progress import track
@@ -30,6 +30,7 @@ CACHE_GB = 16.0  # decoded pictures that take more than this are not kept, but d
 _SAMPLED_ABOVE = 16e9  # bytes of pictures from which normalisation looks at some only
 _SAMPLE = 10_000
 _AT_ONCE = 1 << 22  # values that normalisation adds up at a time
+_LARGE = 1 << 24  # bytes of a file that does not wait in memory to be decoded
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
@@ -164,7 +165,7 @@ class Item:
 class Undecoded:
     """Pictures that are decoded whenever their rows are asked for."""
 
-    items: Sequence[Item]
+    items: Sequence[Picture]
     size: int
     short_side: int | None
     on_the_fly: ClassVar[bool] = True
@@ -180,9 +181,9 @@ class Undecoded:
             pixels[place] = self.decode(self.items[row])
         return pixels
 
-    def decode(self, item: Item) -> Pixels:
+    def decode(self, picture: Picture) -> Pixels:
         """Return one picture, (size, size, 3)."""
-        return read_pixels(item, self.size, self.short_side)
+        return read_pixels(picture, self.size, self.short_side)
 
 
 def digest(*words: object) -> str:
@@ -227,7 +228,7 @@ def decode(
                 f"{items[0].name} is in a compressed tar, which cannot be read out of order: unpack it, "
                 f"make a zip of it, or {_room_for(source.shape)}"
             )
-        library, bad = opened or _undecoded_library(source, key, skip_bad=skip_bad)
+        library, bad = opened or _undecoded_library(items, source, key, skip_bad=skip_bad)
     if bad and not skip_bad:
         raise PictureError(f"{bad[0]} (--skip-bad leaves such pictures out)")
     for message in bad:
@@ -251,29 +252,33 @@ def _room_for(shape: tuple[int, ...]) -> str:
 def decoded(source: Undecoded, title: str, *, skip_bad: bool) -> Iterator[Pixels | PictureError]:
     """Decode every picture, in order; without `skip_bad` the first bad one ends it."""
 
-    def one(item: Item | PictureError) -> Pixels | PictureError:
+    def decode(picture: Picture) -> Pixels | PictureError:
         try:
-            return item if isinstance(item, PictureError) else source.decode(item)
+            return source.decode(picture)
         except PictureError as error:
-            return error
+            return PictureError(str(error))  # without its traceback, which holds the picture
 
-    results = _ahead(one, map(_read_in_turn, source.items), 8 * (os.cpu_count() or 1))
+    def in_turn(picture: Picture) -> Callable[[], Pixels | PictureError]:
+        """Return the work that a thread can do; what is slow to read out of order is read here."""
+        if not (isinstance(picture, Item) and picture.forward_only):
+            return partial(decode, picture)
+        try:
+            content = picture.read()
+        except PictureError as error:
+            bad = PictureError(str(error))
+            return lambda: bad
+        picture = replace(picture, read=lambda: content)
+        if len(content) > _LARGE:
+            result = decode(picture)
+            return lambda: result
+        return partial(decode, picture)
+
+    results = _ahead(lambda work: work(), map(in_turn, source.items), 8 * (os.cpu_count() or 1))
     with closing(results):
         for _, result in track(results, title, len(source.items)):
             if isinstance(result, PictureError) and not skip_bad:
                 raise PictureError(f"{result} (--skip-bad leaves such pictures out)")
             yield result
-
-
-def _read_in_turn(item: Item) -> Item | PictureError:
-    """Read a picture here, not in a thread, where reading out of order is too slow to be of use."""
-    if not getattr(item, "forward_only", False):  # `check` and `predict` hand over plain paths, too
-        return item
-    try:
-        content = item.read()
-    except PictureError as error:
-        return error
-    return replace(item, read=lambda: content)
 
 
 def _ahead(function: Callable[[T], R], work: Iterable[T], pieces: int) -> Generator[tuple[T, R], None, None]:
@@ -306,22 +311,24 @@ def _described(items: Sequence[Item]) -> dict[str, Any]:
     }
 
 
-def _undecoded_library(source: Undecoded, key: str, *, skip_bad: bool) -> tuple[Library, list[str]]:
+def _undecoded_library(
+    items: Sequence[Item], source: Undecoded, key: str, *, skip_bad: bool
+) -> tuple[Library, list[str]]:
     """Return the pictures that decode, to be decoded again; which do not is kept under `key`."""
     path = cache_folder() / "checked" / f"{key}.json"
-    bad = _read_checked(path, len(source.items))
+    bad = _read_checked(path, len(items))
     if bad is None:
         results = enumerate(decoded(source, "checking pictures", skip_bad=skip_bad))
         bad = {index: str(result) for index, result in results if isinstance(result, PictureError)}
-        words = {"version": CACHE_VERSION, "pictures": len(source.items), "bad": list(bad.items())}
+        words = {"version": CACHE_VERSION, "pictures": len(items), "bad": list(bad.items())}
         try:
             write_text(path, json.dumps(words))
         except StorageError as error:
             log.warning("which pictures are bad is not kept for the next time: %s", error)
-    items = [item for index, item in enumerate(source.items) if index not in bad]
-    about = _described(items)
+    good = [item for index, item in enumerate(items) if index not in bad]
+    about = _described(good)
     library = Library(
-        replace(source, items=items),
+        replace(source, items=good),
         np.array(about["labels"], dtype=np.int64),
         tuple(about["categories"]),
         tuple(about["names"]),
