@@ -362,6 +362,12 @@ def test_a_disk_that_fills_up_meanwhile_costs_no_answers(taught, photos, run, tm
     assert err.startswith("recollect: no room on the disk to write")
 
 
+def test_a_single_picture_that_cannot_be_read_is_named_and_no_option_would_help(taught, tmp_path, refused):
+    said = refused("predict", taught, tmp_path / "typo.png")
+    assert "typo.png" in said
+    assert "--skip-bad" not in said
+
+
 def test_bad_pictures_are_left_out_if_asked(taught, photos, run, tmp_path):
     (photos / "okapi" / "001.png").write_bytes(b"no picture")
     (photos / "okapi" / "003.png").write_bytes(png_of_size(100_000, 100_000))
@@ -465,7 +471,7 @@ def test_a_base_category_can_be_hidden_and_renamed(taught, photos, answer, run, 
     assert run("rename", taught, "base-1", "ant")[0] == 0
     assert answers() == ["ant" if name == "base-1" else name for name in before]
     assert "is no longer an answer" in run("hide", taught, "ant")[1]
-    assert "forget it" in refused("hide", taught, "okapi")
+    assert "forget 'okapi' instead" in refused("hide", taught, "okapi")
     assert "no category called 'yeti'" in refused("unhide", taught, "yeti")
 
 

@@ -248,6 +248,7 @@ def test_an_unfitted_classifier_says_so(call):
     ("parameters", "words"),
     [
         ({"generator": "median"}, "generator='median': choose one of 'mean', 'average', 'attention'"),
+        ({"generator": "ridge"}, "generator='ridge': choose one of"),
         ({"steps": 0}, "steps == 0"),
         ({"learning_rate": 0.0}, "learning_rate == 0"),
         ({"learning_rate": 1e30}, "diverged: lower learning_rate"),

@@ -195,7 +195,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return answers
 
     def _check_parameters(self) -> None:
-        kinds = get_args(GeneratorKind)
+        kinds = [kind for kind in get_args(GeneratorKind) if kind != "ridge"]
         if self.generator not in kinds:
             raise EstimatorError(f"generator={self.generator!r}: choose one of {', '.join(map(repr, kinds))}")
         check_scalar(self.steps, "steps", Integral, min_val=1)

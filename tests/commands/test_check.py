@@ -204,7 +204,7 @@ def test_two_stores_are_compared(model, zoo, tmp_path):
     assert (both["store"], both["categories"], both["pictures"]) == ("memory:", 3, before["pictures"])
     assert both["accuracy_against"] == pytest.approx(before["accuracy"], abs=0.02)
     assert both["accuracy"] < both["accuracy_against"], "the lookalike took some of the ants"
-    assert "3 categories are in both stores: " in str(check_table(report).title)
+    assert "3 categories in both stores: " in str(check_table(report).title)
 
 
 def test_an_archive_is_as_good_as_its_folder(model, zoo, tmp_path):

@@ -152,6 +152,30 @@ def test_a_model_with_base_categories_keeps_their_scores_when_it_is_refit(run, t
     assert any(not torch.equal(before[name], after[name]) for name in moved), "the generator learned on"
 
 
+def test_changes_of_base_categories_outlive_a_refit(run, taught, tmp_path):
+    run("refit", "fresh", "--out", "again", *OWN)
+    lessons = colours(tmp_path / "more", {"blue": 2, "ecru": 4, "fawn": 5}, seed=3)
+    for words in (
+        ("teach", "again", "--from", lessons),
+        ("hide", "again", "coral"),
+        ("rename", "again", "dun", "Dun"),
+        ("teach", "again", "grey", tmp_path / "lessons" / "amber" / "0.png"),
+    ):
+        assert run(*words, *OWN)[0] == 0
+    code, _, err = run("refit", "again", "--out", "third", *OWN)
+    assert code == 0, err
+    known = Recognizer.load("third", extractor=NAME).categories()
+    assert [(one.name, one.origin, one.examples, one.hidden) for one in known] == [
+        ("amber", "base", None, False),
+        ("blue", "base", 2, False),
+        ("coral", "base", None, True),
+        ("Dun", "base", None, False),
+        ("ecru", "base", None, False),
+        ("fawn", "base", None, False),
+        ("grey", "novel", 1, False),
+    ]
+
+
 def test_a_refit_model_has_no_pictures_that_were_held_out(run, refused, taught, tmp_path):
     run("refit", "fresh", "--out", "again", *OWN)
     assert "`recollect check again FOLDER`" in refused("evaluate", "again", tmp_path / "lessons", *OWN)

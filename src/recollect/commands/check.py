@@ -49,10 +49,9 @@ def check(
     `confused_with` the most frequent wrong answer (`category`, or "(unknown)") with its `share` of the
     pictures, or null. `unknown` has the same for sub-folders that are no category of the model: there
     `accuracy` is the share called unknown, or null for a model that never says so. `left_out` has each bad
-    `picture` with the `reason`. With `against`, every category has beside its accuracy the one with
-    that store (`accuracy_against`, null where only one of them knows it), and `against` has both over the
-    categories that both know. `warnings` say what you must know to read
-    the figures.
+    `picture` with the `reason`. With `against`, every category also has its accuracy with that store
+    (`accuracy_against`, null where only one of them knows it), and `against` has both over the categories
+    that both know. `warnings` say what you must know to read the figures.
     """
     header = read_header(target.model)
     items, key = find_items(folder, header.spec.preprocessing.size)
@@ -138,14 +137,14 @@ def _title(report: dict[str, Any]) -> str:
     if "against" in report and report["against"]["categories"]:
         other = report["against"]
         lines.append(
-            f"{other['categories']} categories are in both stores: {other['accuracy']:.1f} % here, "
+            f"{counted(other['categories'], 'category')} in both stores: {other['accuracy']:.1f} % here, "
             f"{other['accuracy_against']:.1f} % with {other['store']}"
         )
     asked = [row for row in report["unknown"] if row["accuracy"] is not None]
     if asked:
         count = sum(row["pictures"] for row in asked)
         right = sum(row["accuracy"] * row["pictures"] for row in asked) / count
-        lines.append(f"{right:.1f} % of {count} pictures of other things are called unknown")
+        lines.append(f"{right:.1f} % of {counted(count, 'picture')} of other things are called unknown")
     return "\n".join(lines)
 
 

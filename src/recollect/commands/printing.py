@@ -106,10 +106,11 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun.
 
-    >>> counted(1, "picture"), counted(2, "picture")
-    ('1 picture', '2 pictures')
+    >>> counted(1, "picture"), counted(2, "picture"), counted(2, "category")
+    ('1 picture', '2 pictures', '2 categories')
     """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def percent(probability: float) -> str:

@@ -28,9 +28,9 @@ from recollect.model.model import Model
 from recollect.model.spec import Calibration, GeneratorKind, ModelSpec
 from recollect.modelfile import Header, load_model, read_header, stamp
 from recollect.recognition.bundle import save_bundle
-from recollect.recognition.results import Example
+from recollect.recognition.results import Category, Example
 from recollect.recognition.scoring import joint_scores
-from recollect.store import NewExample, Owner, new_name, open_store
+from recollect.store import BaseChange, NewExample, Owner, new_name, open_store
 from recollect.training.calibration import calibrate
 from recollect.training.head import learn_generator, train_head
 
@@ -64,14 +64,16 @@ class _Support:
 def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
     """Write a new model in which taught categories are base categories: the result of `recollect refit`.
 
-    `base` names the promoted categories, `taught` those with too few examples, which stay taught. `before`
-    and `after` are accuracies in percent on `held_back` examples, among old and new base categories; `after`
-    is that of a model trained without them, while the model that is written is trained on all.
+    `base` names the promoted categories, `taught` those with too few examples, which stay taught. What was
+    changed about the old base categories (pictures, names, hidden) is kept. `before` and `after` are
+    accuracies in percent on `held_back` examples, among old and new base categories; `after` is that of a
+    model trained without them, while the model that is written is trained on all.
     """
     path = unused(out)
     with target.open() as recognizer:
-        taught = [one.name for one in recognizer.categories() if one.origin == "novel"]
-        examples = {name: recognizer.examples(name) for name in taught}
+        known = recognizer.categories()
+        taught = [one.name for one in known if one.origin == "novel"]
+        examples = {one.name: recognizer.examples(one.name) for one in known if one.examples}
     old, header = load_model(target.model, target.extractor), read_header(target.model)
     names = tuple(new_name(name) for name in taught if len(examples[name]) >= ENOUGH)
     if len(names) < 2:
@@ -105,7 +107,8 @@ def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
             "refit": {"from": str(target.model), "categories": len(names), **report},
         },
     )
-    _save(path, grown, new_header, {name: examples[name] for name in left}, old)
+    stay = [one for one in known if one.origin == "base" or one.name in left]
+    _save(path, grown, new_header, stay, examples, old)
     return {"model": str(target.model), "new": str(path), "base": list(names), "taught": left, **report}
 
 
@@ -229,11 +232,24 @@ def _calibrated(model: Model, held: FeatureSet, seed: int) -> Calibration:
     return calibrate(model, None, held, seed=seed)
 
 
-def _save(path: Path, model: Model, header: Header, examples: dict[str, list[Example]], old: Model) -> None:
-    """Write the model with the categories that stay taught."""
+def _save(
+    path: Path,
+    model: Model,
+    header: Header,
+    categories: Sequence[Category],
+    examples: dict[str, list[Example]],
+    old: Model,
+) -> None:
+    """Write the model with what these categories were taught, and how base ones among them are shown."""
     backend = TorchBackend(model, header)
     store = open_store(None, Owner(backend.fingerprint, model.width))
-    for name, kept in examples.items():
+    for one in categories:
+        name = old.spec.categories[one.id] if one.origin == "base" else one.name
+        if one.hidden or one.name != name:
+            store.change_base(name, BaseChange(None if one.name == name else one.name, one.hidden))
+        if not one.examples:
+            continue
+        kept = examples[one.name]
         features = _Support((name,), [_features(kept)]).seen_by(model, old).features.numpy()
         terms = backend.generate(features)
         small = [example.thumbnail for example in kept]

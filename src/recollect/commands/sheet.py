@@ -10,7 +10,7 @@ import matplotlib as mpl
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from recollect.commands.pictures import Named
-from recollect.commands.printing import percent
+from recollect.commands.printing import counted, percent
 from recollect.errors import one_line
 from recollect.images import thumbnail
 from recollect.system.disk import replacing_file
@@ -70,7 +70,7 @@ def draw_sheet(report: dict[str, Any], pictures: Sequence[Named]) -> Image.Image
 
 def _draw_heading(draw: ImageDraw.ImageDraw, report: dict[str, Any], shown: int, width: int) -> None:
     total = len(report["predictions"])
-    count = f"{total} picture{'' if total == 1 else 's'}"
+    count = counted(total, "picture")
     count = count if shown == total else f"the first {shown} of {count}"
     draw.text(
         (_MARGIN, 22),

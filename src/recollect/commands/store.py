@@ -41,8 +41,7 @@ def copy(source: str, to: str) -> dict[str, Any]:
 
 def copy_text(result: dict[str, Any]) -> str:
     """Return what `store copy` prints."""
-    categories = f"{result['categories']} {'category' if result['categories'] == 1 else 'categories'}"
-    held = f"{categories} with {counted(result['examples'], 'example')}"
+    held = f"{counted(result['categories'], 'category')} with {counted(result['examples'], 'example')}"
     return f"Copied {result['from']} to {result['to']}: {held}"
 
 

@@ -10,6 +10,7 @@ from recollect.commands.pictures import Named, find, name_of
 from recollect.commands.printing import counted, keep_end
 from recollect.data.folder import find_items
 from recollect.errors import DataError, RecollectError
+from recollect.modelfile import read_header
 from recollect.recognition.opening import DEFAULT
 from recollect.recognition.recognizer import Recognizer
 from recollect.store import new_name
@@ -36,6 +37,7 @@ def teach(
     """
     path = target.kept()
     given = by_category(folder) if folder else {new_name(str(name)): find(paths)}
+    attends = read_header(target.model).spec.generator == "attention"
     with target.make() as recognizer:
         kept = recognizer.teach_all(track(given.items(), "teaching", len(given)), thumbnails=thumbnails)
         taught = [
@@ -45,7 +47,7 @@ def teach(
                 "origin": one.origin,
                 "added": len(pictures),
                 "examples": one.examples,
-                "leans_on": _leans_on(recognizer, one.name),
+                "leans_on": _leans_on(recognizer, one.name) if attends else [],
                 "duplicates": _duplicates(recognizer, one.name, pictures),
             }
             for one, pictures in zip(kept, given.values(), strict=True)
@@ -102,6 +104,6 @@ def _duplicates(recognizer: Recognizer, name: str, added: Sequence[Named]) -> li
 def _leans_on(recognizer: Recognizer, name: str) -> list[dict[str, Any]]:
     try:
         leaning = recognizer.explain(name, _LEANS_ON)
-    except RecollectError:  # no attention, or another process has renamed or forgotten it
+    except RecollectError:  # another process has renamed or forgotten it
         return []
     return [{"category": category, "share": share} for category, share in leaning]

@@ -277,7 +277,8 @@ def decoded(source: Undecoded, title: str, *, skip_bad: bool) -> Iterator[Pixels
     with closing(results):
         for _, result in track(results, title, len(source.items)):
             if isinstance(result, PictureError) and not skip_bad:
-                raise PictureError(f"{result} (--skip-bad leaves such pictures out)")
+                hint = " (--skip-bad leaves such pictures out)" if len(source.items) > 1 else ""
+                raise PictureError(f"{result}{hint}")
             yield result
 
 
