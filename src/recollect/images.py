@@ -203,8 +203,10 @@ def _is_tensor(picture: object) -> TypeGuard[Tensor]:
 
 def _tensor_pixels(tensor: Tensor, name: str) -> npt.NDArray[np.uint8]:
     """Return the pixels of a tensor with the channels last."""
-    with _clear_errors(name):
+    try:
         array: npt.NDArray[np.uint8] = tensor.detach().cpu().numpy()
+    except (TypeError, RuntimeError) as error:  # such as bfloat16, or a tensor without data
+        raise PictureError(f"{name}: expected a tensor of uint8, 0 to 255 ({error})") from error
     return array.transpose(1, 2, 0) if array.ndim == 3 and array.shape[0] in {1, 3, 4} else array
 
 
