@@ -28,10 +28,10 @@ Array = np.ndarray[Any, Any]
 
 
 def read_pickle(stream: BinaryIO, place: str) -> object:
-    """Return the dicts, lists, tuples, words, numbers and arrays of a pickle, of Python 2 too.
+    """Return the dicts, lists, tuples, strings, numbers and arrays of a pickle, also of one from Python 2.
 
-    Python 2's words come as bytes. Arrays cannot be written to. A pickle that asks for anything else, or
-    is damaged, is a `DataError` that names `place`.
+    Python 2's strings come as bytes, and arrays are read-only. A pickle that asks for anything else, or is
+    damaged, is a `DataError` that names `place`.
     """
     try:
         value = _Machine(stream).run()
@@ -45,12 +45,12 @@ def read_pickle(stream: BinaryIO, place: str) -> object:
     # Damage shows as nearly any exception, MemoryError among them.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{place} is damaged, or no pickle of a data set: {reason}") from error
+        raise DataError(f"{place} is damaged, or not a pickle of a data set: {reason}") from error
     return value
 
 
 def read_record(stream: BinaryIO, place: str) -> dict[str, object]:
-    """Read a pickle that must be a dict, and return it with words as its keys."""
+    """Read a pickle that must be a dict, and return it with text as its keys."""
     value = read_pickle(stream, place)
     if not isinstance(value, dict):
         raise DataError(f"{place} holds a {type(value).__name__} where a dict is expected")
@@ -61,7 +61,7 @@ def read_record(stream: BinaryIO, place: str) -> dict[str, object]:
 
 
 def as_text(value: object) -> str:
-    """Return a word of a pickle, of Python 2 too, as text.
+    """Return a string of a pickle, or the bytes of one from Python 2, as text.
 
     >>> as_text(b"apple"), as_text("apple"), as_text(7)
     ('apple', 'apple', '7')
@@ -69,7 +69,7 @@ def as_text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if not isinstance(value, str | int | float | None):  # the text of a nested list may not fit in memory
-        raise DataError(f"a word is expected, not a {type(value).__name__}")
+        raise DataError(f"text is expected, not a {type(value).__name__}")
     return str(value)
 
 
@@ -85,7 +85,7 @@ class _Name(NamedTuple):
 
 
 class _Type:
-    """What a pickle says of an array's type: numbers, and words of fixed size."""
+    """What a pickle says of an array's type: numbers, and strings of fixed size."""
 
     def __init__(self, code: object, align: object = None, copy: object = None) -> None:  # noqa: ARG002
         text = as_text(code) if isinstance(code, str | bytes) else ""
@@ -163,7 +163,7 @@ class _Machine:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._count = 0  # bytes read
-        self._made = 0  # bytes of the arrays and words that were made of them
+        self._made = 0  # bytes of the arrays and strings made of them
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
@@ -289,7 +289,7 @@ class _Machine:
     def _set(self, values: list[Any]) -> None:
         keys = values[::2]
         if not all(isinstance(key, KEYS) for key in keys):  # the hash of nested tuples can take for ever
-            raise _Refused("a dict with keys other than words or numbers")
+            raise _Refused("a dict with keys other than strings or numbers")
         _only(dict, self._stack[-1]).update(zip(keys, values[1::2], strict=True))
 
     def _build(self, begun: object, state: object) -> None:
@@ -304,7 +304,7 @@ class _Machine:
         """Refuse a few bytes that are asked for again and again, to fill memory with copies."""
         self._made += len(made) if isinstance(made, bytes) else getattr(made, "nbytes", 0)
         if self._made > MAX_COPIES * self._count:
-            raise pickle.UnpicklingError("it unpacks to more than it is")
+            raise pickle.UnpicklingError("it would unpack to many times its size")
         return made
 
 
