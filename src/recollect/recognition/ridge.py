@@ -16,13 +16,14 @@ from recollect.recognition.vectors import dots, unit
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Solve = Callable[[Doubles, Doubles], Floats]  # ZᵀZ (d, d) and ZᵀY, transposed (k, d) → vectors (k, d)
-_STEPS = np.float32(2**15)
+_STEPS = 2.0**15
 _AT_ONCE = 256  # categories
 
 
 @dataclass(frozen=True)
 class _Category:
     steps: npt.NDArray[np.int16]  # (n, d), the examples in multiples of 2⁻¹⁵
+    total: npt.NDArray[np.int64]  # (d,), their sum
     digest: bytes  # of their sum, by which the categories are put in an order of their own
 
     @property
@@ -50,9 +51,10 @@ class SolvedVectors:
 
     def put(self, id_: int, terms: Floats) -> None:
         """Put a category's examples (n, d) in, or in the place of those that it had."""
-        steps = np.rint(terms * _STEPS).astype(np.int16)
-        digest = hashlib.blake2b(steps.sum(axis=0, dtype=np.int64).tobytes(), digest_size=16).digest()
-        old, new = self._categories.get(id_), _Category(steps, digest)
+        steps = np.rint(terms * np.float32(_STEPS)).astype(np.int16)
+        total = steps.sum(axis=0, dtype=np.int64)
+        digest = hashlib.blake2b(total.tobytes(), digest_size=16).digest()
+        old, new = self._categories.get(id_), _Category(steps, total, digest)
         if old is not None and np.array_equal(old.steps, steps):
             return  # another name, no more
         if old is not None:
@@ -73,10 +75,10 @@ class SolvedVectors:
         if self._changes or self._matrix is None:
             self._add_changes()
             # Solved in an order that follows from the examples alone: neither ids nor names change a bit.
-            sums = {one.digest: one.examples.sum(axis=0) for one in self._categories.values()}
+            sums = {one.digest: one.total for one in self._categories.values()}
             order = sorted(sums)
             width = len(self._moments)
-            together = np.array([sums[digest] for digest in order]).reshape(-1, width)
+            together = np.array([sums[digest] for digest in order]).reshape(-1, width) / _STEPS
             solved = unit(self._solve(self._moments, together)) if order else np.empty((0, width), np.float32)
             place = {digest: row for row, digest in enumerate(order)}
             self._matrix = solved[[place[self._categories[id_].digest] for id_ in self.ids]]
@@ -93,5 +95,4 @@ class SolvedVectors:
 
     def means(self) -> Floats:
         """Return the mean example of each category, of unit length, in the order of ids: (count, d)."""
-        sums = [self._categories[id_].examples.sum(axis=0) for id_ in self.ids]
-        return unit(np.array(sums, np.float32))
+        return unit(np.array([self._categories[id_].total for id_ in self.ids], np.float32))
