@@ -523,6 +523,63 @@ MUTANTS = [
         "return ids[-1] <= last",
         "recognition/test_bundle.py -k do_not_fit",
     ),
+    # Stores
+    Mutant(
+        "a store that was deleted goes unnoticed",
+        "store/sqlite.py",
+        "        if not same:\n",
+        "        if False:\n",
+        "store/test_sqlite.py -k deleted",
+    ),
+    Mutant(
+        "not on disk when the call returns",
+        "store/sqlite.py",
+        "PRAGMA synchronous = FULL",
+        "PRAGMA synchronous = OFF",
+        "store/test_sqlite.py",
+    ),
+    Mutant(
+        "a connection crosses a fork",
+        "store/sqlite.py",
+        "not self._in_memory and self._process != os.getpid():  # a connection",
+        "False:  # a connection",
+        "store/test_sqlite.py -k fork",
+    ),
+    Mutant(
+        "a fork closes its parent's connection",
+        "store/sqlite.py",
+        "            if self._process != os.getpid() and not self._in_memory:\n                _abandoned",
+        "            if False:\n                _abandoned",
+        "store/test_sqlite.py -k fork",
+    ),
+    Mutant(
+        "another model's store is read",
+        "store/sqlite.py",
+        "                    self._prepare()  # it may be another file",
+        "                    pass  # it may be another file",
+        "store/test_sqlite.py -k another_models",
+    ),
+    Mutant(
+        "checksums are not compared",
+        "store/sqlite.py",
+        "if _checksum(*values) != expected:",
+        "if False:",
+        "store/test_sqlite.py",
+    ),
+    Mutant(
+        "what was forgotten comes back",
+        "store/sqlite.py",
+        "connection.execute(query, (content.digest(),)).fetchone() is not None",
+        "False",
+        "store/test_stores.py recognition/test_hardening.py -k 'comes or come_back or forgets or fill'",
+    ),
+    Mutant(
+        "a base category cannot be taught under its shown name",
+        "store/sqlite.py",
+        "_check_shown(connection, name, but=name)",
+        "_check_shown(connection, name)",
+        "store/test_stores.py recognition/test_correcting.py",
+    ),
 ]
 
 

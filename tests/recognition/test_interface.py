@@ -57,6 +57,15 @@ def test_its_text_says_what_it_is(model, tmp_path):
     assert "kept in memory" in repr(Recognizer.load(model))
 
 
+def test_a_closed_recogniser_stays_closed_when_its_store_appears(model, tmp_path):
+    recognizer = Recognizer.load(model, tmp_path / "later.sqlite")
+    recognizer.close()
+    with Recognizer.load(model, tmp_path / "later.sqlite") as other:
+        other.teach("okapi", pixels_of(1))
+    with pytest.raises(RecollectError, match="closed: load it again"):
+        recognizer.categories()
+
+
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 def test_a_device_can_be_chosen(model, device):
     features = Recognizer.load(model, device=device).features(PROBES)

@@ -319,28 +319,15 @@ def test_a_read_only_store_is_told(path):
     assert store.categories() == [okapi]
 
 
-def test_a_forked_process_may_go_on_with_the_store(path):
-    store = open_store(path, OWNER)
-    store.add("okapi", [EXAMPLE])
-    child = os.fork()
-    if child == 0:
-        try:
-            store.add("tapir", [EXAMPLE])
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    store.add("quoll", [EXAMPLE])
-    assert sorted(category.name for category in store.categories()) == ["okapi", "quoll", "tapir"]
-
-
-def in_a_fork(work):
-    """Run something in a forked process; return what it raised, or an empty text."""
+def in_a_fork(work, user=None):
+    """Run something in a forked process, perhaps as another user; return what it returned or raised."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            work()
+            if user is not None and os.getuid() == 0:  # who may write anywhere
+                os.setuid(user)
+            os.write(writer, (work() or "").encode())
         except Exception as error:  # noqa: BLE001
             os.write(writer, repr(error).encode())
         finally:
@@ -349,6 +336,20 @@ def in_a_fork(work):
     os.waitpid(child, 0)
     with os.fdopen(reader, "rb") as stream:
         return stream.read().decode()
+
+
+def test_a_forked_process_may_go_on_with_the_store_on_a_connection_of_its_own(path):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE])
+    before = store._connection
+
+    def teach():
+        store.add("tapir", [EXAMPLE])
+        assert store._connection is not before
+
+    assert in_a_fork(teach) == ""
+    store.add("quoll", [EXAMPLE])
+    assert sorted(category.name for category in store.categories()) == ["okapi", "quoll", "tapir"]
 
 
 def test_a_forked_process_notices_that_the_store_was_deleted(path):
@@ -420,21 +421,7 @@ def test_a_disk_that_fills_up_while_teaching_is_told_and_loses_nothing(path):
 
 def as_nobody(check):
     """Run a check in a process whose user may not write what belongs to us; return what it returned."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            if os.getuid() == 0:  # who may write anywhere
-                os.setuid(65534)
-            os.write(writer, check().encode())
-        except StoreError as error:
-            os.write(writer, repr(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    with os.fdopen(reader, "rb") as stream:
-        return stream.read().decode()
+    return in_a_fork(check, user=65534)
 
 
 @pytest.fixture

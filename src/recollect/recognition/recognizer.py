@@ -121,7 +121,7 @@ class Recognizer:
         with self._lock:
             if self._opened is not None:
                 self._opened.close()
-            self._opened = None
+            self._opened, self._later = None, False
 
     def __enter__(self) -> Self:
         return self
