@@ -56,7 +56,7 @@ def info_table(info: dict[str, Any]) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in {**_what(info), **_whence(info)}.items():
+    for name, value in {**_what(info), **_origin(info)}.items():
         if value:
             # Not a plain string: a name may hold what rich takes for markup.
             table.add_row(name, PathText(value) if name == "file" else Text(value))
@@ -105,7 +105,7 @@ def _calibration(words: dict[str, Any]) -> str:
     return f"temperature {words['temperature']:.2f}, bias of taught categories {shown}{rise}{alarms}"
 
 
-def _whence(info: dict[str, Any]) -> dict[str, str]:
+def _origin(info: dict[str, Any]) -> dict[str, str]:
     trained_on, provenance = info["trained_on"], info["provenance"]
     config = _config(provenance)
     validation = provenance.get("validation")

@@ -65,5 +65,5 @@ def read(
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # such as a name too long; whoever opens it says more
+    except OSError:  # such as a name too long; opening it says more
         return False

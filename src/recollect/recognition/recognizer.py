@@ -107,7 +107,7 @@ class Recognizer:
         return recognizer
 
     def _start(self, content: Content, path: Path | None) -> None:
-        """Begin with what a bundle brought, in memory; a store that is there already is opened."""
+        """Start with the bundle's categories, in memory; open the store if its file exists."""
         self._opened: Store | None = open_store(None, self._owner)
         self._opened.fill(content)
         self._bundle = content
@@ -383,7 +383,7 @@ class Recognizer:
         return change(self._store)
 
     def _open_file(self) -> None:
-        """Open the store's file, which takes over what the bundle brought and it does not have."""
+        """Open the store's file, and copy into it what the bundle has and it does not."""
         new = not self._is_there()
         opened = open_store(self._path, self._owner)
         try:
@@ -400,7 +400,7 @@ class Recognizer:
         """Say whether the store's file exists."""
         try:
             return self._path is not None and self._path.exists()
-        except OSError:  # whoever opens it says more
+        except OSError:  # opening it says more
             return True
 
     def _scores(self, features: Floats) -> "tuple[Floats, Floats, _Columns]":

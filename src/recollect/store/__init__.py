@@ -229,7 +229,7 @@ def fold(name: str) -> str:
 
 
 def check_examples(name: str, examples: Sequence[NewExample], width: int) -> None:
-    """Refuse to add no examples, or such as would make a category's scores meaningless."""
+    """Refuse an empty list, and examples that would make a category's scores meaningless."""
     if not examples:
         raise StoreError(f"no examples were given for '{name}': at least one is needed")
     for example in examples:

@@ -358,7 +358,7 @@ class SqliteStore:
     def _frozen(self) -> tuple[int, int] | None:
         """Return time and size of a file that stands still: its folder is read-only and it has no log.
 
-        SQLite reads such a file only if told that nobody changes it; so it is opened again when somebody did.
+        SQLite reads such a file only as one that nobody changes; after a change it must be opened again.
         """
         log = self.path.with_name(f"{self.path.name}-wal")
         if os.access(self.path.parent, os.W_OK) or not self.path.is_file() or _size(log):
@@ -550,7 +550,7 @@ class SqliteStore:
         return self._changed(connection, category, added=len(examples))
 
     def _changed(self, connection: sqlite3.Connection, category: int, added: int = 0) -> Taught:
-        """Count a change of a category, and set its checksum anew."""
+        """Count a change of a category, and update its checksum."""
         connection.execute(
             "UPDATE categories SET revision = revision + 1, examples = examples + ? WHERE id = ?",
             (added, category),
