@@ -237,10 +237,11 @@ def drifting(rng, base_level=6.0, shift=0.5, n=4000):
     return known, [Best(taught, rng.normal(level - 1.5, 1, n)) for taught, level in levels.items()]
 
 
-def test_the_false_alarm_rate_holds_however_many_are_taught():
-    known, strange = drifting(np.random.default_rng(0))
+@pytest.mark.parametrize("shift", [0.5, -0.5])
+def test_the_false_alarm_rate_holds_however_many_are_taught(shift):
+    known, strange = drifting(np.random.default_rng(0), shift=shift)
     unknown = fit_unknown(known, strange, 1000)
-    assert unknown.rise == pytest.approx(0.5, abs=0.05)
+    assert unknown.rise == pytest.approx(shift, abs=0.05)
 
     def alarms(some):
         return (clearance(some.values, some.taught, unknown) < 0).mean()

@@ -110,7 +110,7 @@ def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringF
 
 def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
     if isinstance(model.generator, RidgeGenerator) and base.support is not None:
-        return _left_out_scores(model, model.generator, base, base.support)
+        return left_out_scores(model, model.generator, base, base.support)
     # Without the training pictures, those of hidden categories stay among the negatives of `ridge`.
     device = model.mean.device
     features = base.features.to(device)
@@ -136,13 +136,19 @@ def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
     return score
 
 
-def _left_out_scores(
-    model: Model, generator: RidgeGenerator, base: FeatureSet, support: FeatureSet
+def left_out_scores(
+    model: Model,
+    generator: RidgeGenerator,
+    base: FeatureSet,
+    support: FeatureSet,
+    *,
+    solved_base: bool = True,
 ) -> ScoringFunction:
     """Score with hidden categories left out of the regression that made the base vectors, and of G.
 
     Solved with them, the base vectors would score lower for them than for pictures of a novel category.
-    `support` holds all pictures that the regression saw.
+    `support` holds all pictures that the regression saw. Base vectors that do not come from the regression
+    (`solved_base=False`) stay as they are.
     """
     classifier, device = model.classifier, model.mean.device
     count = len(base.categories)
@@ -160,7 +166,9 @@ def _left_out_scores(
             hidden, own = torch.isin(labels, ways), rows.flatten()
             solved = generator.leave_out(torch.cat([vectors, seen[own]]), z[hidden], seen[hidden])
             novel = solve_examples(z[own], solved[count:], *rows.shape)
-            weights = classifier.view(torch.cat([solved[:count], novel]))
+            weights = classifier.view(
+                torch.cat([solved[:count] if solved_base else classifier.weight, novel])
+            )
             asked = torch.cat([tasks.novel_queries[task], tasks.base_queries[task]]).to(device)
             found.append(classifier.scale * queries[asked] @ weights.T)
             found[-1][:, ways] = -torch.inf

@@ -70,13 +70,13 @@ class Unknown(Value):
     """When a picture is of no known category: when its best score is too low.
 
     A picture's clearance is its best score, bias included, − threshold − rise · ln(1 + taught categories);
-    below 0 it is called unknown, as `false_alarms` of the known ones' validation pictures are. The more
-    categories there are, the higher is the best score of any picture: `rise` makes up for that. A picture is
-    of none of them with probability 1 / (1 + exp(steepness · clearance − offset)): below 0, at least ½.
+    below 0 it is called unknown, as `false_alarms` of the known ones' validation pictures are. The best score
+    of a known picture rises or falls with the number of taught categories: `rise` makes up for it. A picture
+    is of none of them with probability 1 / (1 + exp(steepness · clearance − offset)): below 0, at least ½.
     """
 
     threshold: float
-    rise: Annotated[float, Field(ge=0)] = 0.0
+    rise: Annotated[float, Field(ge=-1e6, le=1e6)] = 0.0
     steepness: Annotated[float, Field(gt=0)]
     offset: Annotated[float, Field(ge=0)]
     false_alarms: Annotated[float, Field(ge=0, le=1)]

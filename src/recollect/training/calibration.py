@@ -71,12 +71,16 @@ def calibrate(
     base: FeatureSet,
     seed: int = 0,
     taught: Sequence[int] = TAUGHT,
+    score: ScoringFunction | None = None,
+    biases: tuple[dict[int, float], float] | None = None,
 ) -> Calibration:
     """Fit a calibration on features of validation categories (`None` where none are reserved) and base ones.
 
-    The bias comes first; temperature and threshold are those of biased scores.
+    The bias comes first; temperature and threshold are those of biased scores. `score` replaces the model's
+    own scoring of tasks; `biases` (by number of taught categories, and their rise with ln(shots)) are used
+    instead of fitting them.
     """
-    sampler, score = task_sampler(base, novel, base.support), model_scores(model, novel, base)
+    sampler, score = task_sampler(base, novel, base.support), score or model_scores(model, novel, base)
     pictures = len(base.labels) + (0 if novel is None else len(novel.labels))
     solved = model.spec.generator == "ridge"
     most = _SOLVED_TASKS if solved else _TASKS
@@ -87,7 +91,9 @@ def calibrate(
         for ways in sorted({sampler.fit(TaskShape(ways)).ways for ways in taught})
     }
     judged = drawn[min(WAYS, max(drawn))]
-    bias, rise = fit_biases_by_shots(drawn) if solved else (fit_biases(drawn), 0.0)
+    if biases is None:
+        biases = fit_biases_by_shots(drawn) if solved else (fit_biases(drawn), 0.0)
+    bias, rise = biases
     drawn = {
         ways: [some.biased(bias_at(bias, ways) + rise * log(shots)) for shots, some in enumerate(scored, 1)]
         for ways, scored in drawn.items()
@@ -276,7 +282,7 @@ def fit_unknown(known: Sequence[Best], strange: Sequence[Best], pictures: int) -
         return None
     taught = [log1p(some.taught) for some in known]
     lowest = [np.quantile(some.values, FALSE_ALARMS) for some in known]
-    rise = max(0.0, float(np.polyfit(taught, lowest, 1)[0]))
+    rise = float(np.polyfit(taught, lowest, 1)[0])
     threshold = float(np.quantile(_levelled(known, rise), FALSE_ALARMS, method="lower"))
     seen, unseen = _levelled(known, rise) - threshold, _levelled(strange, rise) - threshold
     # Known and unknown weigh the same, and together as much as there are pictures, however many the tasks.
