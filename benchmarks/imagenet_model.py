@@ -38,7 +38,7 @@ EXTRACTOR = "efficientnet-lite0"
 FIT, CHOSEN, REPORTED = slice(0, 4), slice(4, 7), slice(7, 10)  # of each category's 10 pictures
 MANY = (*TAUGHT, 50, 100)  # taught categories: beside 1000 base ones there may be more than usual
 # The share of near categories' pictures that one taught category may cost, and a group of near ones.
-LOSS = {1: 0.025, GROUP: 0.045}
+LOSS = {1: 0.015, GROUP: 0.035}
 TRIED = {1: 500, GROUP: 100}  # categories that the bias is fitted on, each with its group
 
 

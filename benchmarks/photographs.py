@@ -49,7 +49,7 @@ from recollect.features import FeatureSet, augmented_views, cached_features
 from recollect.model.classifier import unit
 from recollect.model.extractors import published_input
 from recollect.model.model import Model
-from recollect.model.spec import Calibration, ModelSpec, bias_at
+from recollect.model.spec import Calibration, ModelSpec
 from recollect.modelfile import load_model, read_header
 from recollect.pretrained import PUBLISHED
 from recollect.recognition.scoring import clearance, joint_scores, softmax
@@ -383,7 +383,6 @@ def imagenet(path, folder, count):
     features, names = read_features(folder)
     base = part_of(features, names, REPORTED, model.centre)
     new = [label for label, name in enumerate(images.categories) if name not in IN_IMAGENET]
-    bias = bias_at(calibration.bias, len(new))
     rows = torch.from_numpy(np.stack([np.flatnonzero(images.labels == label) for label in new]))
     with torch.inference_mode():
         known = model.classifier(base.features)
@@ -396,6 +395,7 @@ def imagenet(path, folder, count):
             "known_called_unknown": flagged(known.max(1).values.numpy(), calibration.unknown),
         }
         for shots in (1, SUPPORT):
+            bias = float(calibration.biases([shots] * len(new))[0])
             draws = [
                 one_draw(model, calibration, seen[shuffled(rows, seed)], shots, base, known, bias)
                 for seed in range(count)

@@ -114,7 +114,7 @@ def test_what_centring_does_to_photographs_is_that_of_the_benchmark():
 
 def test_the_ready_model_is_described_as_measured():
     found = read("photographs-imagenet.json")
-    for name in ("mean", "attention", "attention with the bias"):
+    for name in ("mean", "ridge", "ridge with the bias"):
         rows = {shots: found[f"{name}, {shots} shots"] for shots in (1, 5)}
         assert line(name, rows, ("taught", "base", "calibration_error")) in PAGE
     told = " ".join(PAGE.split())
@@ -123,6 +123,15 @@ def test_the_ready_model_is_described_as_measured():
     assert f"{found['unknown_before_teaching']:.1f} % of these photographs are called unknown" in told
     assert f"so are {found['known_called_unknown']:.1f} % of ImageNet's pictures" in told
     assert found["base_top1"] >= 78
+
+
+@pytest.mark.parametrize("name", ["lookalikes.json", "lookalikes-attention.json"])
+def test_lookalikes_are_described_as_measured(name):
+    for row in read(name)["rows"]:
+        mean = {figure: f"{value['mean']:.1f}" for figure, value in row.items() if isinstance(value, dict)}
+        kept = [f"{mean[f'{part}_before']} → {mean[f'{part}_after']}" for part in ("near", "others")]
+        cells = [str(row["taught"]), str(row["shots"]), mean["own"], mean["own_among_taught"], *kept]
+        assert f"| {' | '.join(cells)} |" in PAGE
 
 
 @pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"])
