@@ -331,7 +331,7 @@ def test_heic_is_read_where_pillow_heif_is_installed(tmp_path):
         assert open_picture(picture).size == (64, 48)
         assert close(colours(picture), RED, within=8)
     assert has_picture_suffix("IMG_1.HEIC")
-    with pytest.raises(PictureError, match=r"cut\.heic: this is not a picture, or not in a format"):
+    with pytest.raises(PictureError, match=r"cut\.heic: this is not a picture, or its format"):
         open_picture(heic()[:-100], "cut.heic")
 
 
@@ -465,7 +465,7 @@ def test_missing_files_folders_and_pipes_are_named(tmp_path):
 
 def test_formats_that_run_programs_or_are_rare_are_refused():
     for form in ("EPS", "PDF", "ICNS"):
-        with pytest.raises(PictureError, match="not a picture, or not in a format that is read here"):
+        with pytest.raises(PictureError, match="not a picture, or its format is not supported"):
             open_picture(encoded(flat(RED, size=(16, 16)), form))
 
 

@@ -138,7 +138,7 @@ Settings = Annotated[
     list[str] | None,
     _option("KEY=VALUE", "Any setting, such as stage1.passes=10; wins over options.", "--set"),
 ]
-Minutes = Annotated[float | None, _option("N", "Fit the training into so many minutes.")]
+Minutes = Annotated[float | None, _option("N", "Finish the training within N minutes.")]
 
 
 def main() -> None:
@@ -229,7 +229,7 @@ def train(
         ),
     ] = None,
     preset: Annotated[
-        str | None, _option("NAME", "A recipe, such as paper or cifar-fs-c64f; options win over it.")
+        str | None, _option("NAME", "A recipe, such as paper or cifar-fs-c64f; options override it.")
     ] = None,
     extractor: Annotated[
         str | None,
@@ -250,7 +250,7 @@ def train(
         typer.Option(help="How the vectors of novel categories are made."),
     ] = None,
     last_relu: Annotated[bool | None, _flag("--last-relu", "Keep the extractor's last ReLU.")] = None,
-    shots: Annotated[str | None, _option("N", "'mixed', or the one number of shots to train for.")] = None,
+    shots: Annotated[str | None, _option("N", "'mixed', or a single number of shots to train for.")] = None,
     out: Annotated[Path, _option("DIR", "The run's folder.")] = Path("runs/model"),
     minutes: Minutes = None,
     resume: Annotated[bool, _flag("--resume", "Resume the run in --out.")] = False,
@@ -509,7 +509,7 @@ def hide(
     _quiet: Quiet = False,
     _version: Version = False,
 ) -> None:
-    """Never answer a base category again; unhide undoes it."""
+    """Never give a base category as an answer; unhide undoes it."""
     from recollect.commands import categories as command
 
     _print(command.hide(_target(model, store, extractor), name), json_, command.hide_text)

@@ -296,7 +296,7 @@ def _clear_errors(name: str) -> Iterator[None]:
         raise
     except UnidentifiedImageError as error:
         raise PictureError(
-            f"{name}: this is not a picture, or not in a format that is read here "
+            f"{name}: this is not a picture, or its format is not supported "
             f"({', '.join(FORMATS)}, and HEIC with pillow-heif). Convert it to JPEG or PNG"
         ) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

@@ -326,5 +326,5 @@ def test_explanations_are_the_attention_of_the_model(make_model):
 def test_what_pays_no_attention_says_so(make_model, generator):
     recognizer = Recognizer(TorchBackend(make_model(generator=generator)))
     recognizer.teach("okapi", pixels_of(1))
-    with pytest.raises(RecollectError, match=f"'{generator}', which leans on no base category"):
+    with pytest.raises(RecollectError, match=f"'{generator}', which does not use base categories"):
         recognizer.explain("okapi")

@@ -18,7 +18,7 @@ def copy(source: str, to: str) -> dict[str, Any]:
         if not old.is_file():
             raise StoreError(f"there is no store at {old}: name a file such as runs/zoo/taught.sqlite")
         if new.exists():
-            raise StoreError(f"{new} exists already: name a file that does not")
+            raise StoreError(f"{new} exists already: choose another name")
     except OSError as error:
         raise StoreError(f"cannot look at {error.filename}: {error.strerror}") from error
     require_writable(new)

@@ -351,7 +351,7 @@ class Recognizer:
         leaning = self._backend.attend(features)
         if leaning is None:
             raise RecollectError(
-                f"the generator of this model is '{self._spec.generator}', which leans on no base category"
+                f"the generator of this model is '{self._spec.generator}', which does not use base categories"
             )
         shares = leaning.mean(axis=0)
         shown = self.categories()
