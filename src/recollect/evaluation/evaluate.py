@@ -164,11 +164,11 @@ def left_out_scores(
         for task in range(len(tasks)):
             ways, rows = tasks.ways[task].to(device), tasks.support[task].to(device)
             hidden, own = torch.isin(labels, ways), rows.flatten()
-            solved = generator.leave_out(torch.cat([vectors, seen[own]]), z[hidden], seen[hidden])
-            novel = solve_examples(z[own], solved[count:], *rows.shape)
-            weights = classifier.view(
-                torch.cat([solved[:count] if solved_base else classifier.weight, novel])
-            )
+            asked_for = torch.cat([vectors, seen[own]]) if solved_base else seen[own]
+            solved = generator.leave_out(asked_for, z[hidden], seen[hidden])
+            novel = solve_examples(z[own], solved[-len(own) :], *rows.shape)
+            base_vectors = solved[: -len(own)] if solved_base else classifier.weight
+            weights = classifier.view(torch.cat([base_vectors, novel]))
             asked = torch.cat([tasks.novel_queries[task], tasks.base_queries[task]]).to(device)
             found.append(classifier.scale * queries[asked] @ weights.T)
             found[-1][:, ways] = -torch.inf

@@ -100,7 +100,7 @@ class Calibration(Value):
     unknown: Unknown | None = None
     report: dict[str, float] = Field(default_factory=dict)
 
-    def biases(self, examples: Sequence[int]) -> npt.NDArray[np.float64]:
+    def biases(self, examples: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return the bias of each taught category, for their numbers of examples."""
         shots = np.log(np.clip(examples, 1, MOST_SHOTS))
         found: npt.NDArray[np.float64] = bias_at(self.bias, len(examples)) + self.bias_rise * shots

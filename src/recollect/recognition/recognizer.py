@@ -571,7 +571,7 @@ class _Columns:
         self.corrected = [
             (category.id, place) for place, category in enumerate(taught) if category.origin == "base"
         ]  # base categories that were taught pictures, and where the scores of these are
-        self.examples = [category.examples or 0 for category in taught]
+        self.examples = np.array([category.examples or 0 for category in taught], np.int64)
         self._choices: dict[str, tuple[npt.NDArray[np.int64], list[Category]]] = {}
         self._known = len(base)
 
