@@ -169,7 +169,7 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         message = one_line(" ".join(error.format_message().split()))  # which is wrapped to several lines
-        message = message.replace("Value error, ", "")
+        message = message.replace("Value error, ", "").replace("Input should be", "it must be")
         command = [] if "No such command" in message else sys.argv[1:2]
         _end(f"{message} (see {' '.join(['recollect', *command, '--help'])})", 2)
     sys.exit(code if isinstance(code, int) else 0)
@@ -208,6 +208,8 @@ def _target(
 def demo(
     out: Annotated[Path, _option("DIR", "Folder for the model, the pictures and the report.")] = Path("demo"),
     seed: Seed = 0,
+    device: Device = "auto",
+    threads: Threads = None,
     json_: Json = False,
     _quiet: Quiet = False,
     _version: Version = False,
@@ -215,7 +217,7 @@ def demo(
     """Train on built-in characters, add new ones from one picture each, and show the results."""
     from recollect.commands import demo
 
-    _print(demo.run_demo(out, seed), json_, demo.demo_text)
+    _print(demo.run_demo(out, seed=seed, device=device, threads=threads), json_, demo.demo_text)
 
 
 @app.command(cls=_Command)
@@ -264,12 +266,10 @@ def train(
         ),
     ] = None,
     size: Annotated[int | None, _option("PX", "Height and width of the pictures, in pixels.")] = None,
-    device: Annotated[str | None, _option("NAME", "auto, cpu, cuda or mps.")] = None,
-    threads: Annotated[int | None, _option("N", "Threads on the CPU.")] = None,
+    device: Device = "auto",
+    threads: Threads = None,
     settings: Settings = None,
-    skip_bad: Annotated[
-        bool | None, _flag("--skip-bad", "Report pictures that cannot be read, and go on.")
-    ] = None,
+    skip_bad: SkipBad = False,
     cache_gb: CacheGb = None,
     json_: Json = False,
     _quiet: Quiet = False,
@@ -282,7 +282,7 @@ def train(
         "data": data, "extractor": extractor, "finetune": finetune, "classifier": classifier,
         "generator": generator, "last_relu": last_relu, "shots": shots, "minutes": minutes,
         "seed": seed, "split": split, "size": size, "device": device, "threads": threads,
-        "skip_bad": skip_bad, "cache_gb": cache_gb, "preset": preset,
+        "skip_bad": skip_bad or None, "cache_gb": cache_gb, "preset": preset,
     }  # fmt: skip
     _print(train.train(out, options, settings or [], resume=resume), json_, train.train_text)
 
@@ -667,6 +667,8 @@ def reproduce(
     tasks: Annotated[int | None, _option("N", "How many tasks (table1: 2000, table2: 600).", min=2)] = None,
     queries: Queries = None,
     settings: Settings = None,
+    device: Device = "auto",
+    threads: Threads = None,
     json_: Json = False,
     _quiet: Quiet = False,
     _version: Version = False,
@@ -675,7 +677,7 @@ def reproduce(
     from recollect.commands.reproduce import reproduce as run
 
     wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
-    made = run(what, data, out, settings or [], **wishes)
+    made = run(what, data, out, settings or [], device, threads, **wishes)
     _print(made, json_, lambda result: str(result["made"]))
 
 

@@ -15,6 +15,7 @@ from recollect import Recognizer
 from recollect.commands import pictures
 from recollect.commands.check import check, check_table
 from recollect.commands.opening import Target
+from recollect.commands.printing import NEVER_UNKNOWN
 from recollect.data import folder as folder_data
 from recollect.errors import DataError, ModelError, PictureError
 from recollect.model.spec import Calibration, Unknown
@@ -87,7 +88,10 @@ def test_accuracies_are_those_of_one_prediction_after_the_other(model, zoo, monk
             {"category": name, "pictures": COUNTS[name], "accuracy": None, "confused_with": None}
             for name in ("yak", "yeti")
         ],
-        "warnings": ["not categories of this model, left out with their pictures: yak (2), yeti (3)"],
+        "warnings": [
+            NEVER_UNKNOWN,
+            "not categories of this model, left out with their pictures: yak (2), yeti (3)",
+        ],
     }
     assert caplog.messages == report["warnings"]
     assert len({row["accuracy"] for row in rows}) > 1
@@ -282,7 +286,10 @@ def test_a_folder_of_other_categories(tmp_path, model):
 def test_names_with_control_characters_stay_on_one_line(model, tmp_path, caplog):
     zoo = write_folder(tmp_path / "zoo", {"ant": 2, "y\ne\x1bti": 1})
     check_folder(model, zoo)
-    assert caplog.messages == [r"not categories of this model, left out with their pictures: y\ne\x1bti (1)"]
+    assert caplog.messages == [
+        NEVER_UNKNOWN,
+        r"not categories of this model, left out with their pictures: y\ne\x1bti (1)",
+    ]
 
 
 def test_such_names_stay_on_one_line_in_the_tables_too(tmp_path, make_model, run):

@@ -1,14 +1,17 @@
 """The demonstration, cut short: everything it promises to show is there and true."""
 
 import json
+import threading
+from contextlib import contextmanager
 
 import pytest
 
 from colours import train_quickly
 from recollect.commands import demo
 from recollect.data import glyphs
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, Stopped
 from recollect.modelfile import read_header
+from recollect.training import loop
 from recollect.training.config import read_preset
 
 
@@ -52,7 +55,37 @@ def test_the_demonstration_trains_teaches_measures_and_draws(short, tmp_path, ca
     Console().print(demo.demo_text(result))
     assert "bit-identical" in capsys.readouterr().out
 
-    demo.train_generators(demo.load_data("glyphs"), tmp_path / "demo", seed=0)  # again in the same place
+    assert "Novel: other pictures of the five, among the five." in report
+
+
+def test_an_interrupted_demonstration_is_resumed_and_a_finished_one_starts_again(
+    short, tmp_path, monkeypatch
+):
+    @contextmanager
+    def stopped():
+        stop = threading.Event()
+        stop.set()
+        yield stop
+
+    said = "stopped at step 1 of 6 of stage 1; run the same command again to resume"
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "stop_on_signals", stopped)
+        with pytest.raises(Stopped, match=said):
+            demo.run_demo(tmp_path)
+    resumed, split = [], demo.load_data("glyphs")
+    load = loop.load_checkpoint
+    monkeypatch.setattr(loop, "load_checkpoint", lambda path: resumed.append(path.parent.name) or load(path))
+    demo.train_generators(split, tmp_path, threads=1)
+    assert resumed == ["model"]
+
+    first, second = (tmp_path / name / "model.safetensors" for name in ("model", "average"))
+    before = first.read_bytes()
+    second.unlink()
+    demo.train_generators(split, tmp_path)  # only what is missing
+    assert (first.read_bytes(), second.exists()) == (before, True)
+    first.with_name("metrics.jsonl").write_text("")
+    demo.train_generators(split, tmp_path)  # everything, as all is finished
+    assert first.with_name("metrics.jsonl").read_text().count('"stage": 1') > 0
 
 
 def test_the_demonstration_never_clears_another_run(short, tmp_path):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from recollect.commands import pictures
 from recollect.commands.opening import Target
-from recollect.commands.printing import counted
+from recollect.commands.printing import NEVER_UNKNOWN, counted
 from recollect.data.folder import find_items
 from recollect.errors import DataError, one_line
 from recollect.evaluation.confusion import UNKNOWN, Confusion, confusion_figure
@@ -216,6 +216,8 @@ def _warnings(
     warnings = []
     if same:
         warnings.append(f"the model was trained on {folder}: most of these pictures are no test of it")
+    if not can_refuse:
+        warnings.append(NEVER_UNKNOWN)
     if untaught:
         names = _some([f"{name} ({count})" for name, count in sorted(untaught.items())])
         what = "so 'unknown' is the right answer for them" if can_refuse else "left out with their pictures"

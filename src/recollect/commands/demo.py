@@ -19,6 +19,7 @@ from recollect.data.catalogue import load_data
 from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape
+from recollect.errors import Stopped
 from recollect.evaluation.evaluate import model_figures
 from recollect.evaluation.metrics import summary
 from recollect.evaluation.plots import RIGHT, WRONG, grouped_bars, save_figure, show_picture
@@ -39,15 +40,27 @@ SHOTS = (1, 5)
 SHOWN = 7  # query pictures of each taught character in the picture
 
 _HEADINGS = ("shots", "generator", "Novel", "Base", "Both", "Both − mean (paired)")
+_WORDS = (
+    "Each task teaches five unseen characters from 1 or 5 pictures each (shots). Novel: other pictures of "
+    "the five, among the five. Base: pictures of the 64 trained characters, among the 64. Both: all these "
+    "pictures, among all 69. The generator makes the vector of a taught character: the mean of its pictures, "
+    "or learned (average, attention). ± is the 95 % confidence interval; differences are paired by task."
+)
 Pixels = npt.NDArray[np.uint8]
 
 
-def run_demo(out: Path, seed: int = 0) -> dict[str, Any]:
-    """Train, compare the generators, teach five characters, draw: the result of `recollect demo`."""
+def run_demo(out: Path, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Train, compare the generators, teach five characters, draw: the result of `recollect demo`.
+
+    The options are those of a training: `seed`, `threads`, `device`.
+    """
     require_writable(out, folder=True)
     began = time.perf_counter()
     split = load_data("glyphs")
-    models = train_generators(split, out, seed)
+    try:
+        models = train_generators(split, out, **options)
+    except Stopped as reason:
+        raise Stopped(f"{reason}; run the same command again to resume") from reason
     trained = time.perf_counter() - began
     test = split.test
     if test is None:
@@ -75,17 +88,23 @@ def run_demo(out: Path, seed: int = 0) -> dict[str, Any]:
     return result
 
 
-def train_generators(split: Split, out: Path, seed: int) -> dict[str, Model]:
-    """Train stage 1 once, and stage 2 once for each generator that learns; return the three models."""
-    config = resolve(make_config(read_preset("demo"), {"data": "glyphs", "seed": seed}), split)
+def train_generators(split: Split, out: Path, **options: Any) -> dict[str, Model]:  # noqa: ANN401
+    """Train stage 1 once, and stage 2 once for each generator that learns; return the three models.
+
+    Resumes what was interrupted, and starts again where everything is finished.
+    """
+    config = resolve(make_config(read_preset("demo"), {"data": "glyphs", **options}), split)
     first, second = RunFolder(out / "model"), RunFolder(out / "average")
-    first.restart(config)
+    other = {"generator": "average", "stage1_from": str(first.path)}
+    configs = {first: config, second: make_config(config.model_dump(), other)}
+    left = [folder for folder, own in configs.items() if not folder.finished(own)] or [*configs]
+    for folder in left:
+        folder.restart(configs[folder])
     with stop_on_signals() as stop:
         views = make_views(learn_stage_one(config, split, first, stop), split, config, stop)
-        learn_stage_two(load_model(first.stage_one_model), config, split, first, stop, views)
-        config = make_config(config.model_dump(), {"generator": "average", "stage1_from": str(first.path)})
-        second.restart(config)
-        learn_stage_two(learn_stage_one(config, split, second, stop), config, split, second, stop, views)
+        for folder in left:
+            model = learn_stage_one(configs[folder], split, folder, stop)
+            learn_stage_two(model, configs[folder], split, folder, stop, views)
     return {
         "mean": load_model(first.stage_one_model),
         "average": load_model(second.model),
@@ -187,9 +206,7 @@ def teaching_figure(teaching: Teaching, comparison: list[dict[str, Any]]) -> Fig
 
 def demo_text(result: dict[str, Any]) -> Group:
     """Return what the demo prints."""
-    table = Table(
-        title=f"Unseen characters, {result['tasks']} tasks of 5 ways, accuracy in %", title_justify="left"
-    )
+    table = Table(title=f"Unseen characters, {result['tasks']} tasks, accuracy in %", title_justify="left")
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading == "generator" else "right")
     for row in result["generators"]:
@@ -198,6 +215,8 @@ def demo_text(result: dict[str, Any]) -> Group:
         difference = "" if row["generator"] == "mean" else f"{gain['mean']:+.1f} ± {gain['ci95']:.1f}"
         table.add_row(str(row["shots"]), row["generator"], *cells, difference)
     lines = [
+        _WORDS,
+        "",
         *_teaching_lines(result["taught"]),
         "",
         f"Report: {result['report']}",
@@ -254,7 +273,7 @@ img {{ max-width: 100%; }}
 </style>
 <h1>Learning characters without forgetting</h1>
 <p>A c32f network learned 64 characters of eleven scripts; then it met characters it had never seen.
-Accuracy in % over {result["tasks"]} tasks of five unseen characters, with 95 % intervals.</p>
+Accuracy in % over {result["tasks"]} tasks. {escape(_WORDS)}</p>
 <table><tr>{headings}</tr>
 {rows}</table>
 <h2>Five characters, one picture each</h2><ul>{teaching}</ul>{images}

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from recollect.commands.printing import PathText
+from recollect.commands.printing import NEVER_UNKNOWN, PathText
 from recollect.modelfile import PAPER, summarise
 from recollect.pretrained import PUBLISHED
 
@@ -85,6 +85,7 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
         else "none",
         "taught": str(info["taught"] or ""),
         "calibration": _calibration(info["calibration"]),
+        "unknown": NEVER_UNKNOWN if info["method"] == PAPER and not info["calibration"]["unknown"] else "",
         "fingerprint": info["fingerprint"] or "",
         "licence of weights": str(info["provenance"].get("weights_licence", "")),
     }

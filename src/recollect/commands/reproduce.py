@@ -9,6 +9,7 @@ from recollect.commands.train import parse_settings
 from recollect.errors import Stopped
 from recollect.reproduce.run import reproduce as reproduce_table
 from recollect.reproduce.run import reproduce_figure
+from recollect.system import machine
 from recollect.system.progress import say
 
 
@@ -17,11 +18,16 @@ def reproduce(
     data: str,
     out: Path,
     settings: Sequence[str],
+    device: str = "auto",
+    threads: int | None = None,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     """Return the result of `recollect reproduce`: what was `made`, and the `folder` of it all."""
     require_writable(out, folder=True)
-    options["settings"] = parse_settings(settings)
+    machine.prepare(threads)
+    own = {"device": device if device != "auto" else None, "threads": threads}
+    asked = {name: str(value) for name, value in own.items() if value is not None}
+    options["settings"] = asked | parse_settings(settings)
     try:
         if what == "figure-tsne":
             made = reproduce_figure(data, out, say, **options)

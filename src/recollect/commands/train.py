@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recollect.commands.printing import require_writable
+from recollect.commands.printing import NEVER_UNKNOWN, require_writable
 from recollect.data.splits import inline_split
-from recollect.errors import RecollectError, Stopped
+from recollect.errors import RecollectError, Stopped, StoreError
 from recollect.methods import find_method
 from recollect.model.spec import is_own_code
+from recollect.modelfile import PAPER, read_header
+from recollect.recognition.opening import default_store
+from recollect.recognition.recognizer import Recognizer
 from recollect.training.config import Config, default_preset, make_config, read_preset
 from recollect.training.runfolder import RunFolder
 
@@ -19,7 +22,8 @@ def train(
 ) -> dict[str, Any]:
     """Train or resume a run: the result of `recollect train`.
 
-    `run`, `model`, and `validation`: accuracies in percent, as far as the run measured any.
+    `run`, `model`, and `validation`: accuracies in percent, as far as the run measured any. `warnings`, where
+    there are any, say what you would not expect of the model.
     """
     config = _config(out, options, parse_settings(settings), resume=resume)
     require_writable(out, folder=True)
@@ -28,11 +32,14 @@ def train(
     except Stopped as reason:
         words = ["recollect", "train", "--resume", "--out", str(out)]
         words += ["--extractor", config.extractor] if is_own_code(config.extractor) else []
-        usable = f"; {out} holds a usable model" if RunFolder(out).model.exists() else ""
+        usable = f"; {out} holds a usable model (what you teach it will not fit the finished one)"
+        usable = usable if RunFolder(out).model.exists() else ""
         raise Stopped(f"{reason}{usable}. Resume with: {shlex.join(words)}") from reason
     # A run that took over stage 1 and has no stage 2 measured nothing itself.
     validation = RunFolder(out).validation(1, 2)
-    return {"run": str(out), "model": str(out / "model.safetensors"), "validation": validation}
+    result = {"run": str(out), "model": str(out / "model.safetensors"), "validation": validation}
+    warnings = _warnings(out, config.extractor)
+    return {**result, **({"warnings": warnings} if warnings else {})}
 
 
 def train_text(result: dict[str, Any]) -> str:
@@ -45,7 +52,8 @@ def train_text(result: dict[str, Any]) -> str:
     }
     parts = [f"{measured[name]:.1f} % {where}" for name, where in words.items() if name in measured]
     right = f"\nRight answers on held-out pictures: {', '.join(parts)}." if parts else ""
-    return f"{result['model']}{right}"
+    notes = "".join(f"\nNote: {warning}." for warning in result.get("warnings", []))
+    return f"{result['model']}{right}{notes}"
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -60,11 +68,11 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _config(out: Path, options: Mapping[str, Any], settings: dict[str, str], *, resume: bool) -> Config:
-    options = {**options, "shots": _shots(options.get("shots"))}
+    device = None if options["device"] == "auto" else options["device"]
+    options = {**options, "shots": _shots(options.get("shots")), "device": device}
     if resume:
         start = RunFolder(out).config(options["extractor"]).model_dump()
         options["split"] = inline_split(options["split"])  # as a run keeps it
-        options["device"] = None if options["device"] == "auto" else options["device"]
         return make_config(start, options, settings)
     if options["data"] is None:
         raise RecollectError("DATA is missing: name a folder of categories, glyphs, or such as cifar-fs:PATH")
@@ -72,6 +80,19 @@ def _config(out: Path, options: Mapping[str, Any], settings: dict[str, str], *, 
     asked = make_config({}, {key: options[key] for key in ("data", "extractor", "finetune")}, named)
     name = options["preset"] or default_preset(asked.data, asked.extractor, finetune=asked.finetune)
     return make_config(read_preset(name) if name else {}, options, settings)
+
+
+def _warnings(out: Path, extractor: str) -> list[str]:
+    header, store = read_header(out), default_store(out)
+    if header.method != PAPER:
+        return []
+    warnings = [NEVER_UNKNOWN] if header.calibration.unknown is None else []
+    if store.exists():
+        try:
+            Recognizer.load(out, store, device="cpu", extractor=extractor).close()
+        except StoreError as error:  # taught before the training was resumed
+            warnings.append(str(error))
+    return warnings
 
 
 def _shots(text: str | None) -> str | int | None:

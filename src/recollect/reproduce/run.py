@@ -91,6 +91,7 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
         queries=plan.queries,
         tasks=plan.tasks,
         seed=TASK_SEED,
+        device=config.device,
         keep=keep,
         by=method,
     )

@@ -207,9 +207,10 @@ def _place(path: tuple[int | str, ...]) -> str:
 def differences(old: Config, new: Config) -> list[str]:
     """Return one phrase for each differing setting that affects the weights.
 
-    The path of the pictures does not; `data_key` says which pictures they are.
+    The path of the pictures does not; `data_key` says which pictures they are. Threads and device affect no
+    more than rounding.
     """
-    same = ("data", "checkpoint_seconds", "cache_gb")
+    same = ("data", "checkpoint_seconds", "cache_gb", "threads", "device")
     new = new.model_copy(update={name: getattr(old, name) for name in same})
     before, after = _flat(old.model_dump()), _flat(new.model_dump())
     return [f"{key}: {before.get(key)} → {after.get(key)}" for key in after if before.get(key) != after[key]]

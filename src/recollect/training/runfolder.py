@@ -46,12 +46,20 @@ class RunFolder:
         checkpoints = map(self.checkpoint, (1, 2))
         return (self._config, self._metrics, self.model, self.stage_one_model, self.curves, *checkpoints)
 
+    def finished(self, config: Config) -> bool:
+        """Return whether the folder holds a finished run with this configuration."""
+        if not self.begun() or not self.model.exists() or differences(self._read()[0], config):
+            return False
+        return bool(read_header(self.model).provenance.get("finished"))
+
     def restart(self, config: Config) -> None:
-        """Start again where the same recipe ran before; refuse any other run."""
-        if self._config.exists():
+        """Start again where the same recipe ran before, or resume it if it did not finish; refuse others."""
+        if self.begun():
             before, _ = self._read()
             if (before.data, before.preset) != (config.data, config.preset):
                 raise ConfigError(f"{self.path} holds another run: choose another --out")
+            if not differences(before, config) and not self.finished(config):
+                return
             for file in self._files():
                 file.unlink(missing_ok=True)
         self.require_new()
@@ -116,14 +124,16 @@ class RunFolder:
             f"{self._config} was written by another version of recollect or altered: start a new run"
         )
 
-    def require_same(self, config: Config) -> None:
-        """Refuse to resume with a configuration other than the run's own."""
-        changed = differences(self.config(config.extractor), config)
+    def require_same(self, config: Config) -> Config:
+        """Refuse to resume with a configuration other than the run's own, which is returned."""
+        begun = self.config(config.extractor)
+        changed = differences(begun, config)
         if changed:
             raise ConfigError(
                 f"{self.path} was begun with another configuration ({'; '.join(changed)}): "
                 "resume with the same options, or choose another --out"
             )
+        return begun
 
     def checkpoint(self, stage: int) -> Path:
         """Return where the checkpoint of a stage in progress lies."""

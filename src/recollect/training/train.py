@@ -23,6 +23,7 @@ from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_
 from recollect.pretrained import is_pretrained, licence_of
 from recollect.system import machine
 from recollect.system.disk import locked
+from recollect.system.progress import say
 from recollect.training.budget import fit_to_minutes
 from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config
@@ -108,7 +109,12 @@ def train(
     """
     folder = RunFolder(out)
     if resume:
-        folder.require_same(config)
+        begun = folder.require_same(config)
+        if (begun.threads, begun.device) != (config.threads, config.device):
+            say(
+                f"begun with {begun.threads} threads on {begun.device}: the weights may differ in their last "
+                "digits from those of a run without a break"
+            )
     else:
         folder.require_new()
         _require_apart(config.data, out)
@@ -133,7 +139,8 @@ def train(
         if not resume:
             folder.require_new()
             folder.keep(config)
-        elif folder.model.exists() and read_header(folder.model).provenance.get("finished"):
+        elif folder.finished(config):
+            say(f"{out} is finished: there is nothing to resume")
             if not folder.curves.exists():
                 draw_curves(folder)
             return
