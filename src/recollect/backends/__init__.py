@@ -27,7 +27,7 @@ class Backend(Protocol):
         """Return each example's term (n, d), of which `solve` or their mean makes a category's vector."""
         ...
 
-    def solve(self, moments: Doubles, sums: Doubles) -> Floats:
+    def solve(self, moments: Doubles, sums: Floats) -> Floats:
         """Return the vectors (k, d) of taught categories, for the generator `ridge`.
 
         They depend on the moments ZᵀZ (d, d) of all taught terms, and on the sum of each category's (k, d).

@@ -11,20 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recollect.recognition.vectors import dots, unit
+from recollect.recognition.vectors import dots, lengths, unit
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
-Solve = Callable[[Doubles, Doubles], Floats]  # ZᵀZ (d, d) and ZᵀY, transposed (k, d) → vectors (k, d)
+Solve = Callable[[Doubles, Floats], Floats]  # ZᵀZ (d, d) and ZᵀY, transposed (k, d) → vectors (k, d)
 _STEPS = 2.0**15
 _AT_ONCE = 256  # categories
+_FEW = 100  # examples
 
 
 @dataclass(frozen=True)
 class _Category:
     steps: npt.NDArray[np.int16]  # (n, d), the examples in multiples of 2⁻¹⁵
-    total: npt.NDArray[np.int64]  # (d,), their sum
-    digest: bytes  # of their sum, by which the categories are put in an order of their own
+    total: Floats  # (d,), their sum
+    digest: bytes  # of it, by which the categories are put in an order of their own
 
     @property
     def examples(self) -> Doubles:
@@ -39,7 +40,9 @@ class SolvedVectors:
         self._moments = np.zeros((width, width))
         self._categories: dict[int, _Category] = {}
         self._changes: list[tuple[int, _Category]] = []  # added (1), taken away (−1)
-        self._matrix: Floats | None = None
+        self._vectors: Floats = np.empty((0, width), np.float32)
+        self._rows = np.empty(0, np.int64)  # of the vector of each id
+        self._solved = True
 
     def __len__(self) -> int:
         return len(self._categories)
@@ -54,45 +57,52 @@ class SolvedVectors:
         steps = np.rint(terms * np.float32(_STEPS)).astype(np.int16)
         total = steps.sum(axis=0, dtype=np.int64)
         digest = hashlib.blake2b(total.tobytes(), digest_size=16).digest()
-        old, new = self._categories.get(id_), _Category(steps, total, digest)
+        old = self._categories.get(id_)
+        new = _Category(steps, (total / _STEPS).astype(np.float32), digest)
         if old is not None and np.array_equal(old.steps, steps):
             return  # another name, no more
         if old is not None:
             self._changes.append((-1, old))
         self._changes.append((1, new))
-        self._categories[id_] = new
+        self._categories[id_], self._solved = new, False
 
     def drop(self, id_: int) -> None:
         """Take a category out."""
         self._changes.append((-1, self._categories.pop(id_)))
+        self._solved = False
 
     def products(self, features: Floats) -> Floats:
         """Return the dot products of features (n, d) with every vector, in the order of ids: (n, count)."""
-        return dots(features, self.matrix())
+        self._solve_again()
+        return dots(features, self._vectors)[:, self._rows]
 
-    def matrix(self) -> Floats:
-        """Return the vectors, of unit length, in the order of ids: (count, d)."""
-        if self._changes or self._matrix is None:
-            self._add_changes()
-            # Solved in an order that follows from the examples alone: neither ids nor names change a bit.
-            sums = {one.digest: one.total for one in self._categories.values()}
-            order = sorted(sums)
-            width = len(self._moments)
-            together = np.array([sums[digest] for digest in order]).reshape(-1, width) / _STEPS
-            solved = unit(self._solve(self._moments, together)) if order else np.empty((0, width), np.float32)
-            place = {digest: row for row, digest in enumerate(order)}
-            self._matrix = solved[[place[self._categories[id_].digest] for id_ in self.ids]]
-        return self._matrix
+    def _solve_again(self) -> None:
+        """Solve the vectors, of unit length, if anything changed since they were last asked for."""
+        if self._solved:
+            return
+        self._add_changes()
+        # Solved in an order that follows from the examples alone: neither ids nor names change a bit.
+        sums = {one.digest: one.total for one in self._categories.values()}
+        order = sorted(sums)
+        together = np.array([sums[digest] for digest in order], np.float32).reshape(-1, len(self._moments))
+        if order:
+            together = self._solve(self._moments, together)
+            together /= lengths(together)
+        place = {digest: row for row, digest in enumerate(order)}
+        self._vectors, self._solved = together, True
+        self._rows = np.array([place[self._categories[id_].digest] for id_ in self.ids], np.int64)
 
     def _add_changes(self) -> None:
         """Bring ZᵀZ up to date, many examples at a time: it is large."""
-        for start in range(0, len(self._changes), _AT_ONCE):
-            some = self._changes[start : start + _AT_ONCE]
-            examples = np.concatenate([one.examples for _, one in some])
-            signs = np.repeat([float(sign) for sign, _ in some], [len(one.steps) for _, one in some])
-            self._moments += (signs[:, None] * examples).T @ examples
+        for sign in (1, -1):
+            some = [one for way, one in self._changes if way == sign]
+            for start in range(0, len(some), _AT_ONCE):
+                examples = np.concatenate([one.examples for one in some[start : start + _AT_ONCE]])
+                # numpy computes half of AᵀA and mirrors it, which is slower for few examples.
+                signed = examples if sign == 1 and len(examples) > _FEW else sign * examples
+                self._moments += signed.T @ examples
         self._changes = []
 
     def means(self) -> Floats:
         """Return the mean example of each category, of unit length, in the order of ids: (count, d)."""
-        return unit(np.array([self._categories[id_].total for id_ in self.ids], np.float32))
+        return unit(np.array([self._categories[id_].total for id_ in self.ids]))
