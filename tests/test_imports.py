@@ -23,7 +23,7 @@ ALLOWED = {
     "system": {"errors"},
     "presets": set(),
     "images": {"errors"},
-    "store": {"errors"},
+    "store": {"errors", "system"},
     "model": {"errors"},
     "pretrained": {"errors", "system", "model"},
     "modelfile": {"errors", "system", "model", "pretrained"},

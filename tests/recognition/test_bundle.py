@@ -1,7 +1,6 @@
 """Models saved with what they were taught."""
 
 import json
-import sqlite3
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from recollect import Recognizer
 from recollect.backends.torch import TorchBackend
 from recollect.errors import ModelError, StorageError
 from recollect.modelfile import FORMAT, fingerprint, load_model, read_header, save_model, summarise
+from recollect.store import open_store
 
 PROBES = [pixels_of(1000 + number) for number in range(3)]
 
@@ -119,9 +119,10 @@ def test_saving_on_a_full_disk_keeps_the_old_file(saved, tmp_path):
 
 def test_saving_while_another_process_forgets_writes_what_was_there_at_one_moment(tmp_path, tiny_model):
     recognizer = taught(tiny_model, tmp_path / "a.sqlite")
-    with sqlite3.connect(tmp_path / "a.sqlite") as other:  # a change that is not committed yet
-        other.execute("PRAGMA foreign_keys = ON")
-        other.execute("DELETE FROM categories WHERE name = 'okapi'")
+    recognizer._store._connection.execute("PRAGMA busy_timeout = 100")
+    other = open_store(tmp_path / "a.sqlite", recognizer._owner)
+    with other._transaction():  # a change that is not committed yet
+        other.remove(1)
         recognizer.save(tmp_path / "zoo.safetensors")
     assert [name for _, name, _ in rows(Recognizer.load(tmp_path / "zoo.safetensors"))] == ["okapi", "tapir"]
     assert [name for _, name, _ in rows(recognizer)] == ["tapir"]

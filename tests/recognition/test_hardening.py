@@ -171,7 +171,7 @@ sys.exit(torch.get_num_threads() != 2)
 
 
 FORK = """
-import os, signal, sys
+import os, signal, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(2)
@@ -180,22 +180,41 @@ from pictures import pixels_of
 from recollect import Recognizer
 from recollect.backends.torch import TorchBackend
 model = model_of(extractor="c64f", preprocessing={"size": 84}, generator="mean")
-recognizer = Recognizer(TorchBackend(model))
+recognizer = Recognizer(TorchBackend(model), sys.argv[2])
 many = [pixels_of(seed, 84) for seed in range(8)]
 recognizer.teach("okapi", many[0])
-before = [answers[0].category for answers in recognizer.predict(many)]
-child = os.fork()
-if child == 0:
-    signal.alarm(60)
-    after = [answers[0].category for answers in recognizer.predict(many)]
-    recognizer.teach("tapir", many[1])
-    os._exit(0 if after == before else 1)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+before = [answers[0].category for answers in recognizer.predict(many, among="base")]
+def forked(number):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        after = [answers[0].category for answers in recognizer.predict(many, among="base")]
+        recognizer.teach(f"tapir {number}", many[1])
+        os._exit(0 if after == before else 1)
+    return child
+def ended(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+AFTER_PREDICTING = """
+sys.exit(ended(forked(0)))
+"""
+LOCK_HELD = """
+held, products = threading.Event(), recognizer._vectors.products
+def slow(features):
+    held.set()
+    time.sleep(1)
+    return products(features)
+recognizer._vectors.products = slow
+threading.Thread(target=recognizer.predict, args=(many,)).start()
+held.wait()
+sys.exit(ended(forked(0)))
 """
 
 
-def test_a_process_that_forks_after_predicting_goes_on_in_the_child():
+@pytest.mark.parametrize("program", [AFTER_PREDICTING, LOCK_HELD], ids=["idle", "lock held"])
+def test_a_process_that_forks_at_any_moment_goes_on_in_the_child(program, tmp_path):
+    here = str(Path(__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", FORK, str(Path(__file__).parents[1])], check=False, timeout=120
+        [sys.executable, "-c", FORK + program, here, tmp_path / "taught.sqlite"], check=False, timeout=180
     )
     assert done.returncode == 0

@@ -42,8 +42,8 @@ def test_a_store_opens_again_with_what_was_taught(path):
 def test_every_commit_reaches_the_disk(path):
     store = open_store(path, OWNER)
     with sqlite3.connect(path) as other:
-        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (3,)
 
 
 def test_changes_of_another_connection_are_seen_and_own_ones_do_not_count(path):
@@ -142,7 +142,7 @@ def test_rows_that_no_store_of_ours_holds_are_damage(path, change):
     with sqlite3.connect(path) as other:
         other.execute(change)
     with pytest.raises(StoreError, match=r"taught\.sqlite is damaged"):
-        open_store(path, OWNER)
+        list(open_store(path, OWNER).terms())
 
 
 @pytest.mark.parametrize("change", ["added = 'today'", "thumbnail = 'small'"])
@@ -194,6 +194,74 @@ def test_an_altered_term_is_refused_before_it_scores(path):
         list(store.terms())
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM categories WHERE name = 'okapi'",
+        "DELETE FROM base",
+        "DELETE FROM known",
+        "UPDATE sqlite_sequence SET seq = 7",
+        "PRAGMA user_version = 7",
+    ],
+)
+def test_whatever_is_gone_from_a_store_is_noticed_at_the_next_call(path, change):
+    store = open_store(path, OWNER)
+    store.add_all({"okapi": [EXAMPLE], "tapir": [EXAMPLE]})
+    store.change_base("lion", BaseChange("Löwe", hidden=True))
+    store.know(store.content())
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA foreign_keys = ON")
+        other.execute(change)
+    for call in (store.categories, lambda: store.add("quoll", [EXAMPLE]), lambda: open_store(path, OWNER)):
+        with pytest.raises(StoreError, match=r"taught\.sqlite is damaged: what it lists does not match"):
+            call()
+
+
+def test_an_index_that_lost_a_name_is_noticed(path):
+    store = open_store(path, OWNER)
+    store.add_all({f"category {number}": [EXAMPLE] for number in range(5)})
+    store.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_categories_1'"
+        (page,) = other.execute(query).fetchone()
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * 4096 + 4] -= 1  # how many names the page has
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"taught\.sqlite is damaged: its index"):
+        open_store(path, OWNER)
+
+
+def test_examples_that_their_index_lost_are_noticed_before_they_score(path):
+    store = open_store(path, OWNER)
+    store.add("okapi", [EXAMPLE, EXAMPLE])
+    store.add("tapir", [EXAMPLE])
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("DELETE FROM examples WHERE id = 3")
+    with pytest.raises(StoreError, match=r"taught\.sqlite is damaged: pictures of 'tapir' are gone"):
+        list(store.terms())
+
+
+def write_ahead(path):
+    """Switch a store to the write-ahead log, and take its seal away, as the second version left it."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("PRAGMA user_version = 0")
+
+
+def test_a_store_with_a_write_ahead_log_becomes_one_file(path):
+    store = open_store(path, OWNER)
+    okapi = store.add("okapi", [EXAMPLE])
+    store.close()
+    write_ahead(path)
+    again = open_store(path, OWNER)
+    tapir = again.add("tapir", [EXAMPLE])
+    assert [file.name for file in path.parent.iterdir()] == ["taught.sqlite"]
+    copy = path.with_name("copy.sqlite")
+    copy.write_bytes(path.read_bytes())
+    assert open_store(copy, OWNER).categories() == [okapi, tapir]
+    assert again._connection.execute("PRAGMA user_version").fetchone() != (0,)
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_store_that_was_deleted_or_replaced_acknowledges_nothing(path, replaced):
     store = open_store(path, OWNER)
@@ -222,10 +290,9 @@ def test_a_store_deleted_in_the_middle_of_a_change_does_not_acknowledge_it(path,
         store.add("tapir", [EXAMPLE])
 
 
-def test_a_closed_store_can_be_copied_as_one_file(path):
-    stores = [open_store(path, OWNER) for _ in range(2)]  # the other one goes on
+def test_an_open_store_can_be_copied_as_one_file(path):
+    stores = [open_store(path, OWNER) for _ in range(2)]
     stores[0].add("okapi", [EXAMPLE])
-    stores[0].close()
     copy = path.with_name("copy.sqlite")
     copy.write_bytes(path.read_bytes())
     assert [one.name for one in open_store(copy, OWNER).categories()] == ["okapi"]
@@ -467,6 +534,38 @@ def test_a_read_only_store_can_be_read_and_refuses_to_be_taught(shared, modes, a
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("kind", ["second format", "first format", "first format with a log"])
+@pytest.mark.parametrize("modes", [(0o555, 0o444), (0o777, 0o444)], ids=["folder and file", "file"])
+def test_a_read_only_store_of_an_earlier_version_can_be_read(shared, kind, modes):
+    path = shared / "taught.sqlite"
+    if kind == "second format":
+        store = open_store(path, OWNER)
+        store.add_all({"okapi": [EXAMPLE, EXAMPLE], "tapir": [EXAMPLE]})
+        store.close()
+    else:
+        first_format(path)
+    if kind != "first format":
+        write_ahead(path)
+    shared.chmod(modes[0])
+    path.chmod(modes[1])
+    before = path.read_bytes()
+    told = as_nobody(lambda: read_and_teach(path))
+    assert told.startswith("okapi:2 tapir:1; ")
+    assert "the file or its folder is read-only: choose another --store" in told
+    assert path.read_bytes() == before
+
+
+def test_a_copy_of_a_read_only_store_is_not_used_once_the_file_changed(tmp_path, monkeypatch):
+    path = tmp_path / "taught.sqlite"
+    first_format(path)
+    monkeypatch.setattr(SqliteStore, "_is_writable", lambda _: False)
+    store = open_store(path, OWNER)
+    assert [one.name for one in store.categories()] == ["okapi", "tapir"]
+    os.utime(path, (1, 1))
+    with pytest.raises(StoreError, match="was deleted or replaced while it was open"):
+        store.categories()
+
+
 def test_a_store_that_only_others_may_write_is_read_anew_when_they_did(shared):
     path = shared / "taught.sqlite"
     open_store(path, OWNER).close()
@@ -507,22 +606,26 @@ def test_a_new_store_where_nothing_may_be_written_is_refused(shared):
     assert list(shared.iterdir()) == []
 
 
+def content_of(store):
+    """What a store holds, read in both ways."""
+    return store.content().digest(), [(id_, terms.tolist()) for id_, terms in store.terms()]
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The bytes of a store with a few categories."""
+    """The bytes of a store with a few categories, and its content."""
     path = tmp_path_factory.mktemp("whole") / "taught.sqlite"
     store = open_store(path, OWNER)
-    for number in range(30):
-        store.add(f"category {number}", [EXAMPLE, NewExample(EXAMPLE.feature, EXAMPLE.term, bytes(300))])
-    store.close()
-    return path.read_bytes()
+    examples = [EXAMPLE, NewExample(EXAMPLE.feature, EXAMPLE.term, bytes(300))]
+    store.add_all({f"category {number}": examples for number in range(30)})
+    return path.read_bytes(), content_of(store)
 
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), cut=st.booleans())
-def test_damage_anywhere_raises_nothing_but_store_errors(whole, tmp_path_factory, seed, cut):
+def test_damage_anywhere_is_a_store_error_or_changes_nothing(whole, tmp_path_factory, seed, cut):
     draw = random.Random(seed)
-    content = bytearray(whole)
+    content = bytearray(whole[0])
     if cut:
         del content[draw.randrange(len(content)) :]
     else:
@@ -530,28 +633,28 @@ def test_damage_anywhere_raises_nothing_but_store_errors(whole, tmp_path_factory
             content[draw.randrange(len(content))] = draw.randrange(256)
     path = tmp_path_factory.mktemp("damaged") / "taught.sqlite"
     path.write_bytes(content)
+    told = []
     try:
         store = open_store(path, OWNER)
-    except StoreError:
-        return
-    first, told = 1, []
-    for call in (
-        store.categories,
-        lambda: list(store.terms()),
-        store.content,
-        lambda: store.examples(first),
-        lambda: store.find("category 3"),
-        lambda: store.add("okapi", [EXAMPLE]),
-        lambda: store.rename(first, "tapir"),
-        lambda: store.remove_example(first),
-        lambda: store.remove(first),
-    ):
-        try:
-            call()
-        except StoreError as error:
-            told.append(str(error))
+        assert not content or content_of(store) == whole[1]
+    except StoreError as error:
+        told.append(str(error))
+    else:
+        first = 1
+        for call in (
+            lambda: store.examples(first),
+            lambda: store.find("category 3"),
+            lambda: store.add("okapi", [EXAMPLE]),
+            lambda: store.rename(first, "tapir"),
+            lambda: store.remove_example(first),
+            lambda: store.remove(first),
+        ):
+            try:
+                call()
+            except StoreError as error:
+                told.append(str(error))
+        store.close()
     assert all(str(path) in line or "is not in the store" in line for line in told)
-    store.close()
 
 
 @pytest.mark.parametrize("place", ["", ".", "sqlite://", "a\0b"])
@@ -561,7 +664,7 @@ def test_places_that_are_no_file(place, tmp_path, monkeypatch):
         open_store(place, OWNER)
 
 
-def test_a_read_only_store_that_becomes_another_models_is_refused(shared):
+def test_a_read_only_store_that_is_replaced_is_refused(shared):
     path, other = shared / "taught.sqlite", shared / "other.sqlite"
     for place, owner in ((path, OWNER), (other, Owner("another model", 3))):
         store = open_store(place, owner)
@@ -594,4 +697,4 @@ def test_a_read_only_store_that_becomes_another_models_is_refused(shared):
     replacing.start()
     told = as_nobody(read)
     replacing.join()
-    assert told.count("belongs to another model") == 2
+    assert told.count("was deleted or replaced") == 2

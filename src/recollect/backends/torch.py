@@ -12,6 +12,7 @@ from recollect.errors import ModelError
 from recollect.model.generator import AttentionGenerator, RidgeGenerator
 from recollect.model.model import Model
 from recollect.modelfile import PAPER, Header, digest_of, load_model, read_header, weights_of
+from recollect.system.forks import undisturbed
 from recollect.system.machine import find_device
 
 _processes = {os.getpid()}  # this one, and forks of it that compute with one thread
@@ -44,18 +45,21 @@ class TorchBackend:
             )
         return cls(load_model(path, extractor), header, device)
 
+    @undisturbed()
     @torch.inference_mode()
     def embed(self, pixels: npt.NDArray[np.uint8]) -> Floats:
         """Return the features (n, d) of pixels (n, size, size, 3)."""
         features: Floats = self._model.embed(self._tensor(pixels), self._extractor).cpu().numpy()
         return features
 
+    @undisturbed()
     @torch.inference_mode()
     def generate(self, features: Floats) -> Floats:
         """Return each example's term (n, d)."""
         terms: Floats = self._model.terms(self._tensor(features)).cpu().numpy()
         return terms
 
+    @undisturbed()
     @torch.inference_mode()
     def solve(self, moments: Doubles, sums: Floats) -> Floats:
         """Return the vectors (k, d) of taught categories, for the generator `ridge`."""
@@ -71,6 +75,7 @@ class TorchBackend:
         vectors: Floats = torch.linalg.solve_triangular(factor, half, upper=False, left=False).cpu().numpy()
         return vectors
 
+    @undisturbed()
     @torch.inference_mode()
     def attend(self, features: Floats) -> Floats | None:
         """Return how much each example leans on each base category (n, k), or `None` without attention."""

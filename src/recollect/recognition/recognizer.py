@@ -1,7 +1,6 @@
 """What people hold: a recogniser that is taught categories while it is used."""
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +35,7 @@ from recollect.store import (
     store_path,
     tidy,
 )
+from recollect.system.forks import Lock
 
 Among = Literal["all", "base", "novel"]
 Array4d = np.ndarray[tuple[int, int, int, int], np.dtype[np.uint8]]
@@ -74,7 +74,7 @@ class Recognizer:
         self._listed: _Columns | None = None
         self._solved = SolvedVectors(width, backend.solve) if self._spec.generator == "ridge" else None
         self._vectors = VectorTable(width) if self._solved is None else self._solved
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._start(Content(), store_path(store))
 
     @classmethod

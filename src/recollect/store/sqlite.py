@@ -2,11 +2,10 @@
 
 import os
 import sqlite3
-import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from recollect.store import (
     norm,
     taken,
 )
+from recollect.system.forks import Lock
 
 FORMAT = 2  # 1 had no checksums, no changes of base categories and no norms
 _APPLICATION = 0x52436C74  # marks an SQLite file as ours
@@ -109,16 +109,12 @@ _FROM_1 = (  # `checksum` and `norm` are functions of ours
     "UPDATE about SET format = 2",
 )
 _OURS = "SELECT sql FROM sqlite_master WHERE NOT (type IN ('table', 'index') AND name GLOB 'sqlite_*')"
-_WRONG = f"""
-SELECT EXISTS (
-    SELECT 1 FROM categories
-    WHERE typeof(name) <> 'text' OR typeof(fold) <> 'text' OR typeof(revision) <> 'integer' OR id < 1
-)
-OR EXISTS (SELECT 1 FROM examples WHERE id < 1)
-OR EXISTS (SELECT 1 FROM categories WHERE id >= {LAST_ID})
-OR EXISTS (SELECT 1 FROM examples WHERE id >= {LAST_ID})
-OR EXISTS (SELECT 1 FROM sqlite_sequence WHERE typeof(seq) <> 'integer' OR seq < 0 OR seq >= {LAST_ID})
-"""  # noqa: S608 -- our own number
+_SEAL = """
+SELECT 'categories', COUNT(*), SUM(checksum) FROM categories
+UNION ALL SELECT 'base', COUNT(*), SUM(checksum) FROM base
+UNION ALL SELECT name, seq, 0 FROM sqlite_sequence
+UNION ALL SELECT digest, 0, 0 FROM known ORDER BY 1, 2
+"""
 _TAUGHT = "SELECT id, name, examples, revision, fold, checksum FROM categories"
 _EXAMPLES = """
 SELECT category, feature, term, thumbnail, id, added, norm, term_checksum, checksum FROM examples
@@ -127,16 +123,18 @@ _abandoned: list[sqlite3.Connection] = []  # by a fork; the child must not even 
 
 
 class SqliteStore:
-    """Taught categories in one file, or in memory: WAL, `synchronous=FULL`, one transaction for each call.
+    """Taught categories in one file, or in memory; one transaction for each call.
 
-    A file in a folder where nothing may be written can be read, as long as no log lies beside it.
+    With SQLite's rollback journal, everything acknowledged is in the one file: with a write-ahead log, one
+    damaged byte could drop recent categories without a word. Every row has a checksum, and the file has a
+    seal, a checksum of those, so that damage is noticed wherever it is. A read-only file can be read.
     """
 
     def __init__(self, path: Path | None, owner: Owner) -> None:
         self.path = path or Path(":memory:")
         self.owner = owner
-        self._in_memory = path is None
-        self._lock = threading.RLock()
+        self._shared = path is not None  # by processes; or it is in memory
+        self._lock = Lock()
         self._connect()
         try:
             self._prepare()
@@ -147,12 +145,11 @@ class SqliteStore:
     def state(self) -> object:
         """Return SQLite's count of commits through other connections, with the process that counts."""
         with self._connected() as connection:
-            version = connection.execute("PRAGMA data_version").fetchone()
-            return self._process, self._stamp, version
+            return self._process, connection.execute("PRAGMA data_version").fetchone()
 
     def categories(self) -> list[Taught]:
         """Return the taught categories in the order of their ids."""
-        with self._connected() as connection:
+        with self._transaction("DEFERRED") as connection:
             return [self._category(row) for row in connection.execute(f"{_TAUGHT} ORDER BY id")]
 
     def find(self, name: str) -> Taught | None:
@@ -170,18 +167,18 @@ class SqliteStore:
             marks = ",".join("?" * len(some))
             with self._connected() as connection:
                 rows = connection.execute(
-                    "SELECT category, term, id, term_checksum FROM examples "  # noqa: S608
-                    f"WHERE category IN ({marks}) ORDER BY category, id",
+                    "SELECT c.id, c.name, c.examples, e.term, e.id, e.term_checksum "  # noqa: S608
+                    "FROM categories c LEFT JOIN examples e ON e.category = c.id "
+                    f"WHERE c.id IN ({marks}) ORDER BY c.id, e.id",
                     some,
                 ).fetchall()
-            if not rows:
-                continue
-            for category, term, id_, expected in rows:
-                self._check(f"example {id_}", expected, id_, category, term)
-            categories = np.array([category for category, *_ in rows])
-            terms = self._floats([term for _, term, *_ in rows])
-            starts = np.flatnonzero(np.diff(categories, prepend=categories[0] - 1))
-            yield from zip(categories[starts].tolist(), np.split(terms, starts[1:]), strict=True)
+            for (category, name, count), group in groupby(rows, lambda row: row[:3]):
+                found = [row for row in group if row[4] is not None]
+                for *_, term, id_, expected in found:
+                    self._check(f"example {id_}", expected, id_, category, term)
+                if len(found) != count:
+                    raise self._damaged(f"pictures of '{name}' are gone")
+                yield category, self._floats([row[3] for row in found])
 
     def examples(self, category: int) -> list[Example]:
         """Return the examples of a category in the order of teaching."""
@@ -274,12 +271,16 @@ class SqliteStore:
                 for category, some in groupby(rows, lambda r: r[0])
             }
             listed, base = self.categories(), self.base_changes()
-            last = dict(connection.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
+            last_category, last_example = (
+                _last_id(connection, table) for table in ("categories", "examples")
+            )
         for taught in listed:
             if len(examples.get(taught.id, ())) != taught.examples:
                 raise self._damaged(f"pictures of '{taught.name}' are gone")
         categories = [(taught, examples[taught.id]) for taught in listed]
-        return Content(categories, last.get("categories", 0), last.get("examples", 0), base)
+        if sum(map(len, examples.values())) != sum(taught.examples for taught in listed):
+            raise self._damaged("pictures belong to no category")
+        return Content(categories, last_category, last_example, base)
 
     def know(self, content: Content) -> None:
         """Note that this content came from here."""
@@ -318,74 +319,46 @@ class SqliteStore:
         return {name: len(examples) for name, examples in new.items()}
 
     def close(self) -> None:
-        """Close the file; what is in its log moves into it, so that it can be copied alone."""
+        """Close the file."""
         with self._lock:
-            if self._process != os.getpid() and not self._in_memory:
+            if self._shared and self._process != os.getpid():
                 _abandoned.append(self._connection)
-                return
-            if not self._stamp:
-                with suppress(sqlite3.Error):  # somebody else is at work, or nothing may be written
-                    self._connection.execute("PRAGMA busy_timeout = 0")
-                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._connection.close()
+            else:
+                self._connection.close()
 
-    def _connect(self) -> None:
+    def _connect(self, *, copied: bool = False) -> None:
+        """Connect to the file, to memory, or to a copy of the file in memory, which can only be read."""
         if "\0" in str(self.path):  # SQLite would stop reading the path there
             raise StoreError(
                 f"cannot open the store {str(self.path)!r}: a path holds no character of value 0"
             )
         self._process = os.getpid()
-        self._stamp: tuple[int, int] | None = None  # of a file that nobody can change
-        self._file = 0, 0  # device and inode
-        place = ":memory:"
+        self._file: tuple[int, ...] | None = None
+        place, content = ":memory:", b""
         try:
-            if not self._in_memory:
-                self._stamp = self._frozen()
+            if self._shared and (copied or self._needs_a_log()):
+                content, self._shared = self.path.read_bytes(), False
+            elif self._shared:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                place = self.path.absolute().as_uri() + ("?immutable=1" if self._stamp else "")
+                place = self.path.absolute().as_uri()
             self._connection = sqlite3.connect(
                 place, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False, uri=True
             )
+            if content:
+                self._connection.deserialize(content[:18] + b"\1\1" + content[20:])  # without a log
             self._connection.execute("PRAGMA foreign_keys = ON")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            if not self._in_memory:
-                self._file = _identity(self.path)
+            self._connection.execute("PRAGMA synchronous = EXTRA")
+            if self._shared or content:
+                self._file = self._identity()
         except sqlite3.Error as error:
             raise self._explained(error) from error
         except (OSError, ValueError) as error:
             raise StoreError(f"cannot open the store {self.path}: {error}") from error
 
-    def _frozen(self) -> tuple[int, int] | None:
-        """Return time and size of a file that stands still: its folder is read-only and it has no log.
-
-        SQLite reads such a file only as one that nobody changes; after a change it must be opened again.
-        """
-        log = self.path.with_name(f"{self.path.name}-wal")
-        if os.access(self.path.parent, os.W_OK) or not self.path.is_file() or _size(log):
-            return None
-        status = self.path.stat()
-        return status.st_mtime_ns, status.st_size
-
     def _prepare(self) -> None:
-        """Set the file up where it is new, and make sure that it belongs to this model."""
+        """Set the file up where it is new, and make sure that it is whole and belongs to this model."""
+        self._bring_up_to_date()
         with self._connected() as connection:
-            (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-            (application,) = connection.execute("PRAGMA application_id").fetchone()
-            if application != _APPLICATION and tables:
-                raise StoreError(f"{self.path} is an SQLite file of another program: choose another --store")
-            if not tables:
-                self._create()
-            # Before anything else is asked of the file: a trigger or a view would be run.
-            schema = sorted(str(sql) for (sql,) in connection.execute(_OURS))
-            if schema == sorted(_SCHEMA_1):
-                self._upgrade()
-                schema = sorted(str(sql) for (sql,) in connection.execute(_OURS))
-            if schema != sorted(_SCHEMA):
-                raise StoreError(
-                    f"{self.path} was written by another version of recollect or altered: use that version, "
-                    "or bring back a copy"
-                )
-            self._use_wal(connection)
             kept = connection.execute("SELECT format, fingerprint, width FROM about").fetchone()
         if kept is None or kept[0] != FORMAT:
             raise StoreError(f"{self.path} was written by another version of recollect: use that version")
@@ -394,12 +367,54 @@ class SqliteStore:
                 f"the store {self.path} belongs to another model, or to an earlier state of this one: use "
                 "that model, or move the file away or choose another --store, and teach again"
             )
+        self._leave_wal()
+        if not self._shared and self._file:  # a copy
+            self._connection.execute("PRAGMA query_only = ON")
+        with self._transaction("DEFERRED") as connection:
+            for table in ("categories", "base"):
+                if connection.execute(f"PRAGMA integrity_check({table})").fetchone() != ("ok",):
+                    raise self._damaged("its index does not match what it holds")
+
+    def _bring_up_to_date(self) -> None:
+        """Make the tables where there are none, and upgrade those of earlier versions."""
         with self._connected() as connection:
-            if connection.execute(_WRONG).fetchone() != (0,):
-                raise self._damaged("a name is no text, or a number is not one that was given")
+            (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            if application != _APPLICATION and tables:
+                raise StoreError(f"{self.path} is an SQLite file of another program: choose another --store")
+            if not tables:
+                self._create()
+        # Before anything else is asked of the file: a trigger or a view would be run.
+        schema = self._schema()
+        if schema == sorted(_SCHEMA_1):
+            if self._shared and not self._is_writable():
+                self._connection.close()
+                self._connect(copied=True)
+            self._upgrade()
+            schema = self._schema()
+        if schema != sorted(_SCHEMA):
+            raise StoreError(
+                f"{self.path} was written by another version of recollect or altered: use that version, "
+                "or bring back a copy"
+            )
+
+    def _schema(self) -> list[str]:
+        with self._connected() as connection:
+            return sorted(str(sql) for (sql,) in connection.execute(_OURS))
+
+    def _is_writable(self) -> bool:
+        return os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)
+
+    def _needs_a_log(self) -> bool:
+        """Say whether it is in an earlier version's write-ahead mode, and SQLite could not make a log."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if not self.path.is_file() or self._is_writable() or (log.exists() and log.stat().st_size):
+            return False
+        with self.path.open("rb") as file:
+            return file.read(20)[18:] == b"\2\2"
 
     def _create(self) -> None:
-        with self._transaction() as connection:
+        with self._transaction(sealed=False) as connection:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             if tables:  # another process was faster
                 return
@@ -412,9 +427,8 @@ class SqliteStore:
 
     def _upgrade(self) -> None:
         """Bring a file of the first format to this one."""
-        with self._transaction() as connection:
-            schema = sorted(str(sql) for (sql,) in connection.execute(_OURS))
-            if schema != sorted(_SCHEMA_1):  # another process was faster
+        with self._transaction(sealed=False) as connection:
+            if self._schema() != sorted(_SCHEMA_1):  # another process was faster
                 return
             if connection.execute("SELECT format FROM about").fetchone() != (1,):
                 raise StoreError(f"{self.path} was written by another version of recollect: use that version")
@@ -428,22 +442,20 @@ class SqliteStore:
                     raise self._damaged("an example is no finite numbers") from error
                 raise
 
-    def _use_wal(self, connection: sqlite3.Connection) -> None:
-        """Switch to the write-ahead log; where another process does so too, SQLite itself does not wait."""
+    def _leave_wal(self) -> None:
+        """Leave the write-ahead mode of earlier versions; SQLite itself does not wait for other processes."""
         began = time.monotonic()
-        while True:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError as error:
-                name = getattr(error, "sqlite_errorname", "")
-                busy = name.startswith("SQLITE_BUSY")
-                if name.startswith("SQLITE_READONLY"):  # what is written otherwise can be read too
-                    return
-                if not busy or time.monotonic() - began > _WAIT_SECONDS:
-                    raise
-                time.sleep(0.01)
-            else:
-                return
+        with self._connected() as connection:
+            while connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+                try:
+                    connection.execute("PRAGMA journal_mode = DELETE")
+                except sqlite3.OperationalError as error:
+                    name = getattr(error, "sqlite_errorname", "")
+                    if name.startswith("SQLITE_READONLY"):  # it can be read all the same
+                        return
+                    if not name.startswith("SQLITE_BUSY") or time.monotonic() - began > _WAIT_SECONDS:
+                        raise
+                    time.sleep(0.01)
 
     def _knows(self, content: Content) -> bool:
         with self._connected() as connection:
@@ -451,7 +463,7 @@ class SqliteStore:
             return connection.execute(query, (content.digest(),)).fetchone() is not None
 
     @contextmanager
-    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+    def _transaction(self, kind: str = "IMMEDIATE", *, sealed: bool = True) -> Iterator[sqlite3.Connection]:
         """Give the connection inside a transaction: kept whole on disk at the end, or not at all."""
         with self._connected() as connection:
             if connection.in_transaction:  # a part of a larger one
@@ -459,7 +471,11 @@ class SqliteStore:
                 return
             connection.execute(f"BEGIN {kind}")
             try:
+                if sealed:
+                    self._check_seal(connection)
                 yield connection
+                if kind == "IMMEDIATE":
+                    connection.execute(f"PRAGMA user_version = {_seal(connection)}")
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -472,17 +488,9 @@ class SqliteStore:
         """Give the connection to one thread, and turn SQLite's errors into ours."""
         with self._lock:
             self._check_file()
-            if not self._in_memory and self._process != os.getpid():  # a connection must not cross a fork
+            if self._shared and self._process != os.getpid():  # a connection must not cross a fork
                 _abandoned.append(self._connection)
                 self._connect()
-            elif self._stamp and not self._connection.in_transaction and self._stamp != self._frozen():
-                self._connection.close()
-                self._connect()
-                try:
-                    self._prepare()  # it may be another file, and another model's
-                except BaseException:
-                    self._stamp = 0, 0  # to be opened again
-                    raise
             try:
                 yield self._connection
             except sqlite3.Error as error:
@@ -492,10 +500,10 @@ class SqliteStore:
 
     def _check_file(self) -> None:
         """Make sure that the file that was opened is still the one at its path."""
-        if self._in_memory or self._stamp:
+        if self._file is None:
             return
         try:
-            same = self._file == _identity(self.path)
+            same = self._file == self._identity()
         except OSError:
             same = False
         if not same:
@@ -503,6 +511,17 @@ class SqliteStore:
                 f"the store {self.path} was deleted or replaced while it was open: bring it back, or load "
                 "the recogniser again"
             )
+
+    def _identity(self) -> tuple[int, ...]:
+        """Return what tells the file from another at its path, or a copy from what the file is now."""
+        status = self.path.stat()
+        found = status.st_dev, status.st_ino
+        return found if self._shared else (*found, status.st_mtime_ns, status.st_size)
+
+    def _check_seal(self, connection: sqlite3.Connection) -> None:
+        (kept,) = connection.execute("PRAGMA user_version").fetchone()
+        if kept and kept != _seal(connection):  # earlier versions had none: 0
+            raise self._damaged("what it lists does not match its checksum")
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         name = getattr(error, "sqlite_errorname", "")
@@ -530,6 +549,8 @@ class SqliteStore:
     def _category(self, row: Sequence[Any]) -> Taught:
         id_, name, examples, revision, folded, expected = row
         self._check(f"category {id_} ({name!r})", expected, id_, name, folded, revision, examples)
+        if not (isinstance(name, str) and 0 < id_ < LAST_ID and {type(examples), type(revision)} == {int}):
+            raise self._damaged("a name is no text, or a number is not one that was given")
         return Taught(id_, name, examples, revision)
 
     def _add(self, connection: sqlite3.Connection, name: str, examples: Sequence[NewExample]) -> Taught:
@@ -580,21 +601,23 @@ class SqliteStore:
         )
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
+def _seal(connection: sqlite3.Connection) -> int:
+    """Return a checksum of all that a file holds, from those of its rows; never 0."""
+    return _checksum(*connection.execute(_SEAL).fetchall()) & 0x7FFFFFFF or 1
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def _last_id(connection: sqlite3.Connection, table: str) -> int:
+    """Return the last id that was given."""
+    query = "SELECT CAST(MAX(seq) AS INTEGER) FROM sqlite_sequence WHERE name = ?"
+    (found,) = connection.execute(query, (table,)).fetchone()
+    return found or 0
 
 
 def _new_id(connection: sqlite3.Connection, table: str, count: int = 1) -> int:
     """Return the first of some new ids, none of which was ever given."""
-    found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
-    first = 1 + (found[0] if found else 0)
+    first = _last_id(connection, table) + 1
     check_id(first + count - 1, "pictures" if table == "examples" else table)
-    return int(first)
+    return first
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
