@@ -144,7 +144,7 @@ def test_a_category_too_small_to_train_on_is_named_with_the_number_needed(refuse
 
 def test_a_category_too_small_for_an_episode_is_named_with_the_number_needed(refused, out, zoo):
     said = refused(*train(zoo, out, "--split", '{"test": ["okapi"]}', "--shots", "5"))
-    assert "'emu' has 5 pictures and needs 8 for 5 shots + 3 queries" in said
+    assert "'emu' has 5 pictures and needs 8 (shots: 5, queries: 3)" in said
 
 
 def test_a_validation_category_too_small_for_a_task_is_named(refused, out, tmp_path):
@@ -365,7 +365,7 @@ def test_a_folder_that_may_not_be_written_to(refused, out, zoo):
 
 def test_a_category_too_small_for_a_task_is_named_with_the_number_needed(refused, trained, zoo):
     said = refused("evaluate", trained, zoo, "--ways", "2", "--shots", "1,3", "--queries", "2")
-    assert "'okapi' has 4 pictures and needs 5 for 3 shots + 2 queries" in said
+    assert "'okapi' has 4 pictures and needs 5 (shots: 3, queries: 2)" in said
 
 
 def test_fewer_categories_than_ways(refused, trained, zoo):
@@ -386,18 +386,28 @@ def test_wrong_shots_of_evaluate(refused, trained, zoo, shots):
     assert len(said) < 200
 
 
-def test_a_model_on_a_folder_with_no_reserved_categories(refused, tmp_path, make_model, zoo):
+def test_a_model_on_a_folder_with_no_reserved_categories(refused, run, tmp_path, make_model):
     folder = write_folder(tmp_path / "plain", {"ant": 13, "bee": 13})
-    save_model(tmp_path / "m.safetensors", make_model(categories=("ant", "bee")))
-    said = refused("evaluate", tmp_path / "m.safetensors", folder, "--ways", "1", "--shots", "1")
-    assert "'ant' has 2 pictures and needs 16 for 1 shots + 15 queries" in said
+    model = tmp_path / "m.safetensors"
+    save_model(model, make_model(categories=("ant", "bee")))
+    said = refused("evaluate", model, folder, "--ways", "1", "--queries", "15", "--shots", "1")
+    assert "'ant' has 2 pictures and needs 16 (shots: 1, queries: 15)" in said
+    code, said, err = run("evaluate", model, folder, "--ways", "1", "--tasks", "3", "--json")
+    report = json.loads(said)
+    assert (code, report["queries"], [result["shots"] for result in report["results"]]) == (0, 1, [1])
+    assert report["warnings"] == err.splitlines()
+    assert report["warnings"][0].startswith(f"the model was trained on all categories of {folder}: some of ")
+    assert report["warnings"][1:] == [
+        "some categories have too few pictures for 5 shots: only 1 shot is measured",
+        "some categories have few pictures: --queries 1, not 15",
+    ]
 
 
 def test_a_model_on_other_data(refused, trained, tmp_path):
     other = write_folder(tmp_path / "other", {"ant": 13, "fly": 13, "dog": 9, "emu": 9, "okapi": 9})
     said = refused("evaluate", trained, other, *TASKS)
     assert "other base categories than" in said
-    assert "evaluate it on the data it was trained on" in said
+    assert "evaluate it on the data it was trained on, or measure it on other pictures with `recol" in said
 
 
 def test_a_model_whose_reserved_categories_the_data_lacks(refused, trained, tmp_path):
@@ -548,14 +558,14 @@ def test_what_tsne_cannot_draw(refused, trained, zoo, tmp_path):
 
 
 def test_a_check_prints_a_row_for_each_category_and_draws(run, trained, zoo, tmp_path):
-    out = tmp_path / "made" / "confusion.png"
+    out, left_out = tmp_path / "made" / "confusion.png", "left out with their pictures"
     code, said, err = run("check", trained, zoo, "-o", out)
     assert code == 0
     assert all(name in said for name in ("ant", "bee", "cat"))
     assert err.splitlines() == [
         f"the model was trained on {zoo}: most of these pictures are no test of it",
         NEVER_UNKNOWN,
-        "not categories of this model, left out with their pictures: dog (13), emu (9), okapi (4)",
+        f"not categories of this model (or hidden), {left_out}: dog (13), emu (9), okapi (4)",
         f"wrote {out}",
     ]
     with Image.open(out) as image:

@@ -390,9 +390,15 @@ def test_bad_pictures_are_left_out_if_asked(taught, photos, run, tmp_path):
     assert err.splitlines()[-1] == "recollect: none of 4 pictures can be read"
 
 
+def test_sub_folders_that_are_not_read_are_named(taught, photos, run):
+    write_picture(photos / "loose.png")
+    code, out, err = run("predict", taught, photos, "--json")
+    assert (code, len(json.loads(out)["predictions"])) == (0, 1)
+    assert err == f"{photos}: left out its sub-folders, which predict and features read with --recursive\n"
+
+
 def test_a_folder_is_read_to_its_depths_if_asked(taught, photos, answer):
     write_picture(photos / "okapi" / "more" / "deep" / "x.png")
-    assert len(answer("predict", taught, photos / "okapi")["predictions"]) == 3
     found = answer("predict", taught, photos, "--recursive")["predictions"]
     assert [one["picture"] for one in found] == sorted(map(str, photos.rglob("*.png")))
 
@@ -472,7 +478,10 @@ def test_a_base_category_can_be_hidden_and_renamed(taught, photos, answer, run, 
     assert answers() == ["ant" if name == "base-1" else name for name in before]
     assert "is no longer an answer" in run("hide", taught, "ant")[1]
     assert "forget 'okapi' instead" in refused("hide", taught, "okapi")
-    assert "no category called 'yeti'" in refused("unhide", taught, "yeti")
+    assert "no base category is called 'yeti'" in refused("unhide", taught, "yeti")
+    assert refused("explain", taught, "ant").endswith(
+        "'ant' is a base category, and nothing was taught to it\n"
+    )
 
 
 def test_copying_a_store_that_is_in_use(taught, photos, answer, run, refused, tmp_path):
@@ -486,6 +495,8 @@ def test_copying_a_store_that_is_in_use(taught, photos, answer, run, refused, tm
     assert [path.name for path in tmp_path.glob("backup*")] == ["backup.sqlite"]
     assert names(answer, taught, "--store", copied) == ["okapi", "tapir", "quoll"]
     assert "exists already" in refused("store", "copy", taught / "taught.sqlite", copied)
+    assert answer("store", "copy", taught, tmp_path / "again.sqlite")["from"] == str(taught / "taught.sqlite")
+    assert "there is no store at" in refused("store", "copy", "imagenet", tmp_path / "more.sqlite")
     assert "there is no store at" in refused("store", "copy", tmp_path / "nothing", tmp_path / "x")
     assert "cannot write" in refused("store", "copy", copied, copied / "x")
     (tmp_path / "text").write_text("no store " * 99)
@@ -619,6 +630,7 @@ def test_pictures_that_cannot_be_used(model, photos, refused, tmp_path, kind):
 def test_folders_without_pictures(model, refused, tmp_path):
     (tmp_path / "empty").mkdir()
     write_picture(tmp_path / "deep" / "below" / "a.png")
+    assert "left out its sub-folders, which predict and" in refused("predict", model, tmp_path / "deep")
     for folder in (tmp_path / "empty", tmp_path / "deep"):
         assert "there are no pictures directly in this folder" in refused("predict", model, folder)
         assert "there are no pictures directly in this folder" in refused("teach", model, "okapi", folder)
@@ -627,15 +639,14 @@ def test_folders_without_pictures(model, refused, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [
-        (lambda photos: write_picture(photos / "Base-2" / "a.png"), "is a base category spelled 'base-2'"),
         (lambda photos: (photos / "tapir" / "001.png").write_bytes(b"?"), "tapir/001.png: this is not"),
         (lambda photos: write_picture(photos / "loose.png"), "loose.png: a sub-folder per category"),
         (lambda photos: write_picture(photos / "tapir" / "x" / "a.png"), "tapir/x/a.png: a sub-folder per"),
-        (lambda photos: write_picture(photos / "Okapi" / "a.png"), "'okapi' is taught already as 'Okapi'"),
-        (lambda photos: write_picture(photos / "okapi " / "a.png"), "photos are called 'okapi'"),
+        (lambda photos: write_picture(photos / "Okapi" / "a.png"), "folders 'Okapi' and 'okapi' in"),
+        (lambda photos: write_picture(photos / "okapi " / "a.png"), "are one name, spelled in two ways: put"),
         (lambda photos: write_picture(photos / ("x" * 201) / "a.png"), "has 201 characters"),
     ],
-    ids=["base", "bad picture", "loose", "deep", "spelling", "twice", "long"],
+    ids=["bad picture", "loose", "deep", "spelling", "twice", "long"],
 )
 def test_a_folder_with_anything_wrong_teaches_nothing(model, photos, refused, spoil, complaint):
     spoil(photos)
@@ -688,9 +699,12 @@ def test_a_base_category_is_taught_and_forgotten_again(model, photos, answer, ru
     assert names(answer, model) == ["okapi"]
 
 
-def test_a_folder_that_clashes_with_a_taught_spelling_teaches_nothing(taught, refused, tmp_path):
-    more = write_folder(tmp_path / "more", {"aardvark": 1, "TAPIR": 1})
-    assert "'TAPIR' is taught already as 'tapir'" in refused("teach", taught, "--from", more)
+def test_a_folder_need_not_be_spelled_as_its_category_is(taught, answer, run, tmp_path):
+    more = write_folder(tmp_path / "more", {"aardvark": 1, "TAPIR": 1, "Base-2": 1})
+    told = answer("teach", taught, "--from", more)["taught"]
+    assert [(one["name"], one["examples"]) for one in told] == [("base-2", 1), ("tapir", 3), ("aardvark", 1)]
+    checked = json.loads(run("check", taught, more, "--json")[1])["categories"]
+    assert {one["category"] for one in checked} == {"base-2", "tapir", "aardvark"}
 
 
 def test_a_full_disk_teaches_nothing_of_a_folder(taught, answer, run, tmp_path):

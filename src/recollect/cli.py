@@ -292,7 +292,7 @@ def evaluate(
     model: Model,
     data: Data,
     categories: Part = "test",
-    shots: Annotated[str, _option("N,…", "Numbers of shots, with commas.")] = "1,5",
+    shots: Annotated[str | None, _option("N,…", "Numbers of shots, with commas (1,5).")] = None,
     ways: Annotated[int, _option("N", "Novel categories in a task.", min=1)] = 5,
     queries: Queries = None,
     tasks: Annotated[int, _option("N", "How many tasks.", min=1)] = 600,
@@ -639,7 +639,9 @@ def features(
 
 @store_app.command("copy", cls=_Command)
 def store_copy(
-    source: Annotated[str, _argument("FROM", "A store, such as runs/zoo/taught.sqlite.")],
+    source: Annotated[
+        str, _argument("FROM", "A store such as zoo.taught.sqlite, or a model, for its own store.")
+    ],
     to: Annotated[str, _argument("TO", "The file to write; it must not exist.")],
     json_: Json = False,
     _quiet: Quiet = False,

@@ -90,7 +90,7 @@ def test_accuracies_are_those_of_one_prediction_after_the_other(model, zoo, monk
         ],
         "warnings": [
             NEVER_UNKNOWN,
-            "not categories of this model, left out with their pictures: yak (2), yeti (3)",
+            "not categories of this model (or hidden), left out with their pictures: yak (2), yeti (3)",
         ],
     }
     assert caplog.messages == report["warnings"]
@@ -160,6 +160,18 @@ def test_a_picture_that_is_called_unknown_counts_as_such(model, zoo, tmp_path):
     assert confusion.counts.sum() == confusion.counts[:, -1].sum() == sum(COUNTS.values())
 
 
+def test_a_renamed_category_is_checked_under_both_names_and_a_hidden_one_is_no_answer(model, zoo, tmp_path):
+    with Recognizer.load(model, tmp_path / "own.sqlite") as recognizer:
+        recognizer.rename("bee", "wasp")
+        recognizer.hide("ant")
+    report, _ = check_folder(model, zoo, str(tmp_path / "own.sqlite"))
+    assert [(row["category"], row["pictures"]) for row in report["categories"]] == [
+        ("wasp", 9),
+        ("[red]cat", 5),
+    ]
+    assert [row["category"] for row in report["unknown"]] == ["ant", "yak", "yeti"]
+
+
 @pytest.mark.parametrize("names", [("yeti", "yak"), ("ant", "bee", "yeti")])
 def test_for_what_was_never_taught_unknown_is_the_right_answer(model, zoo, tmp_path, names):
     folder = tmp_path / "some"
@@ -177,7 +189,7 @@ def test_for_what_was_never_taught_unknown_is_the_right_answer(model, zoo, tmp_p
     assert report["pictures"] == sum(COUNTS[name] for name in names if name in KNOWN)
     assert (report["accuracy"] is None) == (not report["categories"])
     (warning,) = report["warnings"]
-    assert "not categories of this model, so 'unknown' is the right answer for them: " in warning
+    assert "not categories of this model (or hidden), so 'unknown' is the right answer for them: " in warning
     assert "are called unknown" in str(check_table(report).title)
     assert confusion.predicted[-1] == "(unknown)"
 
@@ -288,7 +300,7 @@ def test_names_with_control_characters_stay_on_one_line(model, tmp_path, caplog)
     check_folder(model, zoo)
     assert caplog.messages == [
         NEVER_UNKNOWN,
-        r"not categories of this model, left out with their pictures: y\ne\x1bti (1)",
+        r"not categories of this model (or hidden), left out with their pictures: y\ne\x1bti (1)",
     ]
 
 

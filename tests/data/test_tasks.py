@@ -244,7 +244,7 @@ def test_asking_for_every_picture_of_a_novel_category_ends_with_all_of_them():
 
 
 def test_a_category_too_small_is_named_with_the_number_needed():
-    with pytest.raises(DataError, match=r"'novel-2' has 5 pictures and needs 6 for 2 shots \+ 4 queries"):
+    with pytest.raises(DataError, match=r"'novel-2' has 5 pictures and needs 6 \(shots: 2, queries: 4\)"):
         sampler_of([50], [6, 6, 5, 6]).draw(TaskShape(2, 2, 4), 1, 0)
     sampler_of([50], [6, 6, 6, 6]).draw(TaskShape(2, 2, 4), 1, 0)
 

@@ -161,7 +161,7 @@ def test_queries_are_those_of_the_data_unless_said(tiny_model, tiny_split):
     options = {"shots": (1,), "ways": 3, "tasks": 20}
     found = evaluate(tiny_model, replace(tiny_split, queries=4), **options)
     assert found == evaluate(tiny_model, tiny_split, queries=4, **options)
-    with pytest.raises(DataError, match="15 queries"):
+    with pytest.raises(DataError, match="queries: 15"):
         evaluate(tiny_model, tiny_split, **options)
 
 
@@ -186,7 +186,7 @@ def test_too_few_pictures_are_noticed_before_the_extractor_runs(tiny_model, tiny
         pytest.fail("the extractor ran")
 
     monkeypatch.setattr(evaluate_module, "cached_features", never)
-    with pytest.raises(DataError, match=r"'test-0' has 9 pictures and needs 10 for 6 shots \+ 4 queries"):
+    with pytest.raises(DataError, match=r"'test-0' has 9 pictures and needs 10 \(shots: 6, queries: 4\)"):
         evaluate(tiny_model, tiny_split, shots=(1, 6), ways=3, queries=4, tasks=5)
     with pytest.raises(DataError, match="7 ways"):
         evaluate(tiny_model, tiny_split, shots=(1,), ways=7, queries=2, tasks=5)

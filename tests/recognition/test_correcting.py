@@ -64,7 +64,9 @@ def test_forgetting_removes_its_examples_and_restores_every_answer(recognizer):
     recognizer.forget("zebra")
     assert same(recognizer.scores(PROBES), before)
     assert (recognizer.categories(), recognizer.predict(PROBES)) == (known, answers)
-    with pytest.raises(RecollectError, match="'zebra' is a base category and was taught nothing: hide it"):
+    with pytest.raises(
+        RecollectError, match="'zebra' is a base category, and nothing was taught to it: hide it"
+    ):
         recognizer.forget("zebra")
 
 
@@ -92,8 +94,16 @@ def test_only_base_categories_hide(recognizer):
     recognizer.teach("okapi", pixels_of(1))
     with pytest.raises(RecollectError, match="only base categories can be hidden: forget 'okapi' instead"):
         recognizer.hide("okapi")
-    with pytest.raises(RecollectError, match="no category called 'yeti'"):
+    with pytest.raises(RecollectError, match="no base category is called 'yeti'"):
         recognizer.unhide("yeti")
+
+
+def test_every_change_wants_the_spelling_that_is_shown(recognizer):
+    recognizer.rename("lion", "Löwe")
+    for change in (recognizer.hide, lambda name: recognizer.rename(name, "cat"), recognizer.examples):
+        with pytest.raises(RecollectError, match="'LION' is a base category spelled 'Löwe': use that"):
+            change("LION")
+    assert names_of(recognizer) == ["Löwe", "zebra", "Straße"]
 
 
 def test_a_base_category_is_shown_under_another_name(recognizer, place):

@@ -109,15 +109,6 @@ def test_each_model_file_has_a_default_store_of_its_own(tmp_path, tiny_model):
     assert "okapi" not in names_of(Recognizer.load(tmp_path / "farm.safetensors", "default"))
 
 
-def test_an_older_store_beside_the_only_model_file_stays_in_use(model):
-    with Recognizer.load(model, model.with_name("taught.sqlite")) as older:
-        older.teach("okapi", pixels_of(1))
-    assert default_store(model).name == "taught.sqlite"
-    assert "okapi" in names_of(Recognizer.load(model, "default"))
-    model.with_name("farm.safetensors").write_bytes(model.read_bytes())
-    assert default_store(model).name == "zoo.taught.sqlite"
-
-
 def test_what_was_saved_into_a_bundle_later_reaches_its_store_and_is_reported(model, caplog):
     with Recognizer.load(model, "default") as kept:
         kept.teach("okapi", pixels_of(1))

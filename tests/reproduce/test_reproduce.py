@@ -261,7 +261,7 @@ def test_a_wrong_call_is_refused_before_anything_is_written(refused, tmp_path, c
     assert "table9" in refused("reproduce", "table9", colours, *out)
     assert "reserves no validation" in refused("reproduce", "table1", colours, *out)
     told = refused("reproduce", "table1", colours, *out, *words_of(SETTINGS))
-    assert "needs 20 for 5 shots + 15 queries" in told
+    assert "needs 20 (shots: 5, queries: 15)" in told
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,12 @@ class _Answers(NamedTuple):
     counts: Counter[tuple[str, str | None]]
 
     @classmethod
-    def of(cls, recognizer: Recognizer) -> "_Answers":
-        origins = {category.name: category.origin for category in recognizer.categories()}
-        return cls(origins, {fold(name): name for name in origins}, Counter())
+    def of(cls, recognizer: Recognizer, base: Sequence[str]) -> "_Answers":
+        """Start counting; `base` are the names in the model, under which renamed categories are known too."""
+        possible = [category for category in recognizer.categories() if not category.hidden]
+        renamed = {fold(base[one.id]): one.name for one in possible if one.origin == "base"}
+        spelled = renamed | {fold(one.name): one.name for one in possible}
+        return cls({one.name: one.origin for one in possible}, spelled, Counter())
 
 
 def check(
@@ -59,7 +62,7 @@ def check(
     with ExitStack() as stack:
         targets = [target] if against is None else [target, replace(target, store=against)]
         opened = [stack.enter_context(one.open()) for one in targets]
-        answers = [_Answers.of(recognizer) for recognizer in opened]
+        answers = [_Answers.of(recognizer, header.spec.categories) for recognizer in opened]
         untaught = Counter(item.category for item in items if fold(item.category) not in answers[0].spelled)
         can_refuse = header.calibration.unknown is not None
         asked = [item for item in items if can_refuse or fold(item.category) in answers[0].spelled]
@@ -221,7 +224,7 @@ def _warnings(
     if untaught:
         names = _some([f"{name} ({count})" for name, count in sorted(untaught.items())])
         what = "so 'unknown' is the right answer for them" if can_refuse else "left out with their pictures"
-        warnings.append(f"not categories of this model, {what}: {names}")
+        warnings.append(f"not categories of this model (or hidden), {what}: {names}")
     if new:
         warnings.append(f"taught or renamed by another process while this was measured: {_some(new)}")
     return warnings

@@ -17,7 +17,7 @@ def evaluate(
     model: Path,
     data: str,
     *,
-    shots: str,
+    shots: str | None,
     threads: int | None,
     curve: bool,
     **options: Any,  # noqa: ANN401
@@ -26,7 +26,7 @@ def evaluate(
     method = find_method(read_header(model).method)
     if curve and not method.joint:
         raise RecollectError(f"--plot: {method.title} do not score base categories, so there is no curve")
-    numbers = _numbers(shots)
+    numbers = None if shots is None else _numbers(shots)
     machine.prepare(threads)
     kept: dict[int, Any] = {}
     report = evaluation_report(model, data, shots=numbers, keep=kept if curve else None, by=method, **options)

@@ -1,22 +1,29 @@
 """`recollect store copy`: a complete copy of a store, though others may be writing to it."""
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from recollect.commands.printing import counted, require_writable
-from recollect.errors import StoreError
+from recollect.errors import ModelError, StoreError
+from recollect.recognition.opening import default_store
 from recollect.store import store_path
 from recollect.system.disk import replacing_file
 
 
 def copy(source: str, to: str) -> dict[str, Any]:
-    """Copy a store, with what is still in its log: the result of `recollect store copy`."""
+    """Copy a store, with what is still in its log: the result of `recollect store copy`.
+
+    A model stands for its own store.
+    """
     old, new = _file(source), _file(to)
     try:
+        if old.suffix == ".safetensors" or not old.is_file():
+            with suppress(ModelError):
+                old = default_store(source)
         if not old.is_file():
-            raise StoreError(f"there is no store at {old}: name a file such as runs/zoo/taught.sqlite")
+            raise StoreError(f"there is no store at {old}: name a model, or a file such as zoo.taught.sqlite")
         if new.exists():
             raise StoreError(f"{new} exists already: choose another name")
     except OSError as error:

@@ -9,11 +9,11 @@ from recollect.commands.opening import Target
 from recollect.commands.pictures import Named, find, name_of
 from recollect.commands.printing import counted, keep_end
 from recollect.data.folder import find_items
-from recollect.errors import DataError, RecollectError
+from recollect.errors import RecollectError
 from recollect.modelfile import read_header
 from recollect.recognition.opening import DEFAULT
 from recollect.recognition.recognizer import Recognizer
-from recollect.store import new_name
+from recollect.store import fold, new_name
 from recollect.system.progress import track
 
 _LEANS_ON = 3  # base categories named for each taught one
@@ -39,6 +39,9 @@ def teach(
     given = by_category(folder) if folder else {new_name(str(name)): find(paths)}
     attends = read_header(target.model).spec.generator == "attention"
     with target.make() as recognizer:
+        if folder:  # whose sub-folders need not be spelled as the categories are, in `check` too
+            known = {fold(one.name): one.name for one in recognizer.categories()}
+            given = {known.get(fold(name), name): pictures for name, pictures in given.items()}
         kept = recognizer.teach_all(track(given.items(), "teaching", len(given)), thumbnails=thumbnails)
         taught = [
             {
@@ -57,14 +60,9 @@ def teach(
 
 def by_category(folder: Path) -> dict[str, list[Named]]:
     """Return the pictures of each sub-folder of a folder or archive, by category."""
-    items, _ = find_items(folder, size=1)
-    spelled: dict[str, str] = {}
     found: dict[str, list[Named]] = {}
-    for item in items:
-        name = new_name(item.category)
-        if spelled.setdefault(name, item.category) != item.category:
-            raise DataError(f"two folders in {folder} are called '{name}': put their pictures into one")
-        found.setdefault(name, []).append(item)
+    for item in find_items(folder, size=1)[0]:
+        found.setdefault(new_name(item.category), []).append(item)
     return found
 
 

@@ -1,6 +1,8 @@
 """Your own pictures: a folder or an archive with one sub-folder per category, or a folder of pictures."""
 
 import logging
+import unicodedata
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from recollect.data import limits
@@ -56,11 +58,24 @@ def find_items(path: Path, size: int) -> tuple[list[Item], str]:
             raise DataError(
                 f"the name of the folder {part[depth]!r} in {files.path} is not valid text: rename it"
             )
+    _require_distinct(path, {part[depth] for part in parts})
     candidates = (parts for parts in map(PurePosixPath, files.folders) if len(parts.parts) == depth + 1)
     empty = {folder.name for folder in candidates} - {part[depth] for part in parts}
     _warn(path, ignored(files), sorted(name for name in empty if not name.startswith((".", "_"))))
     items = [files.item(part[depth], name) for name, part in zip(files.names, parts, strict=True)]
     return items, digest("folder", files.stamp(files.names), size)
+
+
+def _require_distinct(path: Path, names: Iterable[str]) -> None:
+    """Refuse folders whose names are one name to `Recognizer.teach`."""
+    known: dict[str, str] = {}
+    for name in sorted(names):
+        other = known.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), name)
+        if other != name:
+            raise DataError(
+                f"the folders {other!r} and {name!r} in {path} are one name, spelled in two ways: put their "
+                "pictures into one of them, or rename one"
+            )
 
 
 def find_pictures(folder: Path, *, recursive: bool = False) -> list[Path]:
@@ -69,14 +84,14 @@ def find_pictures(folder: Path, *, recursive: bool = False) -> list[Path]:
     Files in formats that are not read are named in a warning.
     """
     files = open_files(folder, depth=limits.MAX_DEPTH if recursive else 0)
+    left_out = ignored(files)
+    if not recursive and any(one.is_dir() and not one.name.startswith(".") for one in folder.iterdir()):
+        left_out.append("left out its sub-folders, which predict and features read with --recursive")
     if not files.names:
-        where = (
-            "there are no pictures in this folder"
-            if recursive
-            else "there are no pictures directly in this folder"
-        )
-        raise PictureError(f"{folder}: {'; '.join([where, *ignored(files)])}: name one that holds some")
-    _warn(folder, ignored(files), [])
+        where = "in this folder" if recursive else "directly in this folder"
+        told = "; ".join([f"there are no pictures {where}", *left_out])
+        raise PictureError(f"{folder}: {told}: name one that holds some")
+    _warn(folder, left_out, [])
     return [folder / name for name in files.names]
 
 

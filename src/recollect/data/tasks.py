@@ -107,6 +107,10 @@ class TaskSampler:
         base_count = wanted.base_count if wanted.base_queries is not None else ways * queries
         return TaskShape(ways, shots, queries, max(1, min(base_count, self._room(ways))))
 
+    def most_queries(self, ways: int, shots: int) -> int:
+        """Return the most queries of each novel category; below 1 there are too few pictures for a task."""
+        return min(int(self.novel.sizes.min()) - shots, self._room(ways) // ways)
+
     def _room(self, ways: int) -> int:
         """Return how many base pictures a task may always draw from."""
         sizes = np.sort(self.base.sizes)
@@ -137,8 +141,8 @@ class TaskSampler:
             for name, size in zip(pictures.names, pictures.sizes, strict=True):
                 if size < need:
                     raise DataError(
-                        f"category '{name}' has {size} pictures and needs {need} for {shape.shots} shots + "
-                        f"{shape.queries} queries: add pictures, or use fewer --shots or --queries"
+                        f"category '{name}' has {size} pictures and needs {need} (shots: {shape.shots}, "
+                        f"queries: {shape.queries}): add pictures, or use fewer --shots or --queries"
                         f"{self._advice(shape)}"
                     )
         room = self._room(shape.ways)

@@ -25,6 +25,7 @@ from recollect.system.machine import find_device
 
 log = logging.getLogger(__name__)
 ScoringFunction = Callable[[Tasks], Scores]
+SHOTS = (1, 5)  # where a call does not say
 _ROWS = 1 << 14  # examples whose terms are computed at a time: attention makes a row of k values for each
 _CHUNK_VALUES = 1 << 24  # query features or base scores gathered at a time: 64 MB
 
@@ -218,7 +219,7 @@ def evaluate(
     split: Split,
     *,
     part: Part = "test",
-    shots: Sequence[int] = (1, 5),
+    shots: Sequence[int] = SHOTS,
     ways: int = 5,
     queries: int | None = None,
     tasks: int = 600,
@@ -300,11 +301,15 @@ def load_trained(
     if split.categories != spec.categories:
         raise DataError(
             f"{model} has other base categories than {data} ({len(spec.categories)} and "
-            f"{len(split.categories)}): evaluate it on the data it was trained on"
+            f"{len(split.categories)}): evaluate it on the data it was trained on, or measure it on other "
+            "pictures with `recollect check`"
         )
     warnings = []
     if trained_on.key not in {None, split.base_train.key}:
-        warnings.append("the pictures changed since training: held-out ones may have been learned from")
+        warnings.append(
+            "these are not the pictures it was trained on, or some changed: it may have learned from those "
+            "held out now. `recollect check` measures it on other pictures"
+        )
     return loaded, split, warnings
 
 
@@ -313,7 +318,7 @@ def evaluation_report(
     data: str,
     *,
     part: Part = "test",
-    shots: Sequence[int] = (1, 5),
+    shots: Sequence[int] | None = None,
     ways: int = 5,
     queries: int | None = None,
     tasks: int = 600,
@@ -324,13 +329,31 @@ def evaluation_report(
     keep: dict[int, Answers] | None = None,
     by: Scorer | None = None,
 ) -> dict[str, Any]:
-    """Evaluate a model file on the data it was trained on: the report of `recollect evaluate`."""
+    """Evaluate a model file on the data it was trained on: the report of `recollect evaluate`.
+
+    Where `shots` and `queries` are not given, they are the usual ones, or as many as the pictures allow.
+    """
     began = time.perf_counter()
     by = by or PaperScorer()
     method = read_header(model).method
     if method != by.name:
         raise ModelError(f"{model} is a model of the method {method}, not {by.name}")
     loaded, split, warnings = load_trained(model, data, cache_gb, extractor, device)
+    novel, base = split.evaluated(part)
+    if novel is None:
+        warnings.append(
+            f"the model was trained on all categories of {data}: some of them act as novel ones, on held-out "
+            "pictures (to reserve categories, train with --split)"
+        )
+    sampler = task_sampler(base, novel)
+    if shots is None:
+        shots = [count for count in SHOTS if sampler.most_queries(ways, count) >= 1] or SHOTS[:1]
+        if len(shots) < len(SHOTS):
+            warnings.append("some categories have too few pictures for 5 shots: only 1 shot is measured")
+    if queries is None:
+        queries = max(1, min(split.queries, sampler.most_queries(ways, max(shots))))
+        if queries < split.queries:
+            warnings.append(f"some categories have few pictures: --queries {queries}, not {split.queries}")
     results = evaluate(
         loaded,
         split,
@@ -343,10 +366,6 @@ def evaluation_report(
         keep=keep,
         by=by,
     )
-    if split.evaluated(part)[0] is None:
-        warnings.append(
-            f"no {part} categories are reserved: base ones act as novel ones on held-out pictures"
-        )
     for warning in warnings:
         log.warning("%s", warning)
     return {
@@ -354,7 +373,7 @@ def evaluation_report(
         "data": data,
         "categories": part,
         "ways": ways,
-        "queries": queries or split.queries,
+        "queries": queries,
         "tasks": tasks,
         "seed": seed,
         "seconds": round(time.perf_counter() - began, 1),

@@ -15,12 +15,16 @@ _COLUMNS = {
     "ausuc": "AUSUC",
 }
 
+_CAPTION = (
+    "Novel, Base: pictures of novel and of base categories, each among their own. Both, in joint: among all "
+    "of them. Δ: what the joint choice costs. AUSUC: area under the curve of --plot."
+)
+
 
 def evaluation_table(report: dict[str, Any]) -> Table:
     """Return a table of every figure, in percent, with its 95 % interval."""
-    title = f"{report['tasks']} tasks of {report['ways']} ways on {report['categories']} categories, %"
-    caption = "; ".join(report.get("warnings", [])) or None
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    title = f"{report['tasks']} tasks with {report['ways']} novel categories each, accuracy in %"
+    table = Table(title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
     table.add_column("shots", justify="right")
     for heading in _COLUMNS.values():
         table.add_column(heading, justify="right")

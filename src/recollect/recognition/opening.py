@@ -14,17 +14,12 @@ def default_store(model: str | Path) -> Path:
     """Return the file in which the command line keeps what a model was taught: each model file has its own.
 
     `taught.sqlite` beside model.safetensors, `zoo.taught.sqlite` beside zoo.safetensors, and a file in the
-    user's data folder for models that come with the package. Earlier versions used `taught.sqlite` for every
-    name: where there is one beside the only model file in its folder, it stays in use.
+    user's data folder for models that come with the package.
     """
     path = find_model(model)
     if is_ready(model):
         return data_folder() / path.stem / STORE_NAME
-    old, own = path.with_name(STORE_NAME), path.with_name(f"{path.stem}.{STORE_NAME}")
-    if path.name == FILE_NAME:
-        return old
-    alone = [*path.parent.glob("*.safetensors")] == [path]
-    return old if alone and old.exists() and not own.exists() else own
+    return path.with_name(STORE_NAME if path.name == FILE_NAME else f"{path.stem}.{STORE_NAME}")
 
 
 def store_file(model: str | Path, store: str | Path | None) -> Path | None:

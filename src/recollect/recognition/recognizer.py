@@ -91,8 +91,8 @@ class Recognizer:
         `store` says where taught categories are kept: in memory (`None`), in the SQLite file at a path, or in
         the one that the command line uses for this model (`"default"`: `taught.sqlite` beside
         model.safetensors, `zoo.taught.sqlite` beside zoo.safetensors, or one in the user's data folder for
-        models that come with the package). The file is created when you first teach. A file that `save` wrote
-        also holds taught categories; those that the store does not have yet are copied into it.
+        models that come with the package). The file and its folder are created when you first teach. A model
+        file that `save` wrote also holds taught categories; those that the store lacks are copied into it.
 
         `device` is "auto" (CUDA, then MPS, then the CPU), "cpu", "cuda" or "mps". A model whose extractor is
         your own code loads only if you name it again: `extractor="module:package.module:callable"`.
@@ -190,7 +190,7 @@ class Recognizer:
     def forget(self, name: str) -> None:
         """Remove a taught category, or what a base category was taught."""
         with self._lock:
-            taught = self._find(name)
+            taught = self._find(name, ": hide it to remove it from the answers")
             self._change(lambda store: store.remove(taught.id))
             self._drop(taught.id)
 
@@ -229,6 +229,7 @@ class Recognizer:
         """
         with self._lock:
             self._refresh()
+            self._base_name(old)  # refuses another spelling
             place, own = self._base_place(old), self._base_place(new)
             if own is not None and own != place:
                 raise RecollectError(f"'{tidy(new)}' is a base category already: choose another name")
@@ -519,9 +520,10 @@ class Recognizer:
         with self._lock:
             self._refresh()
             own = self._base_name(name)
-            if own is None:
-                self._find(name)
+            if own is None and self._store.find(tidy(name)):
                 raise RecollectError(f"only base categories can be hidden: forget '{tidy(name)}' instead")
+            if own is None:
+                raise RecollectError(f"no base category is called '{tidy(name)}'")
             place = self._base_places[fold(own)]
             self._change_base(place, replace(self._changes_of(place), hidden=hidden))
 
@@ -534,7 +536,7 @@ class Recognizer:
         self._base_changes[name] = change
         self._listed = None
 
-    def _find(self, name: str) -> Taught:
+    def _find(self, name: str, advice: str = "") -> Taught:
         """Return the taught category of that name, or what a base category was taught."""
         name = tidy(name)
         self._refresh()
@@ -543,9 +545,7 @@ class Recognizer:
         if found is not None and found.name == (base or name):
             return found
         if base is not None:
-            raise RecollectError(
-                f"'{name}' is a base category and was taught nothing: hide it to remove it from the answers"
-            )
+            raise RecollectError(f"'{name}' is a base category, and nothing was taught to it{advice}")
         known = (
             ", ".join(self._category(taught).name for taught in list(self._taught.values())[:20]) or "none"
         )
