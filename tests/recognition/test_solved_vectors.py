@@ -108,9 +108,10 @@ def compare_with_one_taught_at_once(model, steps, data, folder):
     base = recognizer.scores(PROBES).base
     for number, (step, name, more) in enumerate(steps):
         if step in {"reopen", "save"}:
-            recognizer = opened_again(
-                recognizer, model, folder / f"{number}.sqlite" if step == "save" else None
-            )
+            store = recognizer._path if step == "reopen" else folder / f"{number}.sqlite"
+            recognizer.save(folder / "bundle.safetensors")
+            recognizer.close()
+            recognizer = OneByOneRecognizer.load(folder / "bundle.safetensors", store)
         elif step == "teach":
             recognizer.teach(name, pictures(*more))
             kept.setdefault(name, []).extend(more)
@@ -133,16 +134,6 @@ def compare_with_one_taught_at_once(model, steps, data, folder):
         at_once.teach(name, pictures(*data.draw(st.permutations(kept[name]))))
     assert np.array_equal(recognizer.scores(PROBES).base, base)
     assert by_name(recognizer) == by_name(at_once)
-
-
-def opened_again(recognizer, model, new_store):
-    """A recogniser on the same store, or on a new one that is filled from a saved bundle."""
-    bundle = recognizer._path.with_suffix(".safetensors")
-    recognizer.save(bundle)
-    recognizer.close()
-    if new_store is None:
-        return recognizer_of(model, recognizer._path)
-    return OneByOneRecognizer.load(bundle, new_store)
 
 
 def by_name(recognizer):
