@@ -46,9 +46,9 @@ def test_vectors_solve_the_regression_with_base_pictures_as_negatives(base, coun
     vectors = generator.compose(terms, present)
     for task, shots in enumerate(counts):
         examples = [terms[task, way, :many].numpy() for way, many in enumerate(shots)]
-        np.testing.assert_allclose(vectors[task], plain_solution(known.numpy(), examples), rtol=1e-9)
+        np.testing.assert_allclose(vectors[task], plain_solution(known.numpy(), examples), rtol=1e-9, atol=1e-12)
     full = generator.compose(terms)
-    np.testing.assert_allclose(full[0], plain_solution(known.numpy(), list(terms[0].numpy())), rtol=1e-9)
+    np.testing.assert_allclose(full[0], plain_solution(known.numpy(), list(terms[0].numpy())), rtol=1e-9, atol=1e-12)
 
 
 def test_terms_are_the_features_in_steps_that_sums_keep_exact():
@@ -64,11 +64,11 @@ def test_what_base_pictures_say_adds_up_and_new_ones_are_noticed():
     first, more, z = drawn(9), drawn(5, seed=1), drawn(2, 3, seed=2)
     generator = generator_of(first)
     before = generator.compose(z)
-    np.testing.assert_allclose(before, plain_solution(first.numpy(), list(z.numpy())), rtol=1e-9)
+    np.testing.assert_allclose(before, plain_solution(first.numpy(), list(z.numpy())), rtol=1e-9, atol=1e-12)
     generator.see(more)
     after = generator.compose(z)
     both = torch.cat([first, more]).numpy()
-    np.testing.assert_allclose(after, plain_solution(both, list(z.numpy())), rtol=1e-9)
+    np.testing.assert_allclose(after, plain_solution(both, list(z.numpy())), rtol=1e-9, atol=1e-12)
     other = RidgeGenerator(WIDTH).double()
     other.compose(z)
     other.load_state_dict(generator.state_dict())

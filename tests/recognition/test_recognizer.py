@@ -238,10 +238,17 @@ def test_wrong_names_are_refused_and_change_nothing(recognizer):
         ("OKAPI", "'OKAPI' was taught; it is spelled 'okapi'"),
         ("", "not empty"),
     ):
-        calls = recognizer.forget, recognizer.explain, recognizer.examples, recognizer.hide
-        for call in calls if name == "BASE-3" else (*calls, rename):
+        for call in (recognizer.forget, recognizer.explain, recognizer.examples, rename):
             with pytest.raises(RecollectError, match=complaint):
                 call(name)
+    for name, complaint in (
+        ("BASE-3", "spelled 'base-3'"),
+        ("yeti", "no base category is called 'yeti'"),
+        ("okapi", "only base categories can be hidden"),
+        ("", "not empty"),
+    ):
+        with pytest.raises(RecollectError, match=complaint):
+            recognizer.hide(name)
     assert recognizer.categories() == known
     assert same(recognizer.scores(PROBES), before)
 

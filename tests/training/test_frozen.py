@@ -246,6 +246,7 @@ def asked(run, pictures, tmp_path, monkeypatch):
         found = []
         learner = SimpleNamespace(train=lambda config, *_, **__: found.append(config))
         monkeypatch.setattr(train_command, "find_method", lambda _: learner)
+        monkeypatch.setattr(train_command, "_warnings", lambda *_: [])  # there is no model to warn of
         code, _, err = run("train", pictures, *words, "--out", tmp_path / "run")
         assert code == 0, err
         return found[0]
