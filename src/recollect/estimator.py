@@ -1,18 +1,22 @@
 """The scikit-learn estimator, for people who have their own features."""
 
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import solve
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from recollect.errors import EstimatorError
-from recollect.model.spec import GeneratorKind
+from recollect.model.spec import RIDGE, Calibration, GeneratorKind
+from recollect.recognition.ridge import SolvedVectors
+from recollect.recognition.scoring import softmax
 from recollect.recognition.vectors import Floats, VectorTable, dots, unit
 
 Labels = npt.NDArray[Any]
@@ -25,7 +29,7 @@ class _TaughtClass:
 
     id: int
     total: npt.NDArray[np.float64]
-    examples: int
+    examples: int = 0
 
 
 class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
@@ -36,15 +40,20 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     categories act as novel ones. `teach` adds categories from one or a few examples and leaves the scores of
     all others the same, bit for bit. `forget` removes one again.
 
-    Every category is weighted equally, however many examples it has. Episodes need at least two categories
-    with two examples each; without them `generator_` is "mean".
+    With `generator="ridge"` nothing is trained in steps: base vectors are solved by a ridge regression, and
+    taught vectors by a second one over all taught examples, with the base examples as negatives. Taught
+    categories then compete with each other; base scores stay the same, bit for bit.
+
+    With the paper's generators every category is weighted equally, however many examples it has. Episodes
+    need at least two categories with two examples each; without them `generator_` is "mean".
 
     Parameters
     ----------
-    generator : {"attention", "average", "mean"}, default="attention"
-        How the vector of a taught category is made from its examples (Eq. 8, 6 and 5 of the paper). "mean"
-        needs no stage 2. "attention" has d × d weights, which take memory and time; it pays off when there
-        are many base categories.
+    generator : {"attention", "average", "mean", "ridge"}, default="attention"
+        How the vector of a taught category is made from its examples (Eq. 8, 6 and 5 of the paper, or a
+        regression). "mean" needs no stage 2. "attention" has d × d weights, which take memory and time; it
+        pays off when there are many base categories. "ridge" is the best choice for features of a pretrained
+        network; it takes a d × d matrix, and `steps` and `learning_rate` have no effect.
     centre : bool, default=True
         Subtract the mean of the base features before normalising to unit length. Features after a ReLU are
         all positive, so without centring they all point in similar directions.
@@ -116,14 +125,18 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_base_ = len(classes)
         self._taught: dict[Any, _TaughtClass] = {}
         self._next_id = 0  # no id is given twice
-        self._vectors = VectorTable(features.shape[1])
+        width = features.shape[1]
+        self._vectors: VectorTable | SolvedVectors = VectorTable(width)
+        if self.generator_ == "ridge":
+            self._vectors = SolvedVectors(width, partial(_solve, self.weights_["generator.moments"]))
         return self
 
     def teach(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
         """Add categories, or examples to known ones, from features (n, d) and their labels (n,).
 
-        In any order and grouping the same examples make the same vector, to the precision of floats. A base
-        class that is taught examples answers with the better of its base score and that of the examples.
+        In any order and grouping the same examples make the same vector, to the precision of floats (with
+        "ridge", the same bits). A base class that is taught examples answers with the better of its base
+        score and that of the examples.
         """
         check_is_fitted(self)
         features, y = validate_data(self, X, y, dtype=np.float32, reset=False)
@@ -151,9 +164,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._check_kind(expected)
             later = np.setdiff1d(expected, self.classes_)
             for label in later.tolist():
-                self._taught[label] = _TaughtClass(self._next_id, np.zeros(self.n_features_in_), 0)
-                self._vectors.put(self._next_id, np.zeros(self.n_features_in_, np.float32))
-                self._next_id += 1
+                self._add(label, np.empty((0, self.n_features_in_), np.float32))
             self.classes_ = np.concatenate([self.classes_, later])
             return self
         if classes is not None:
@@ -183,9 +194,8 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: npt.ArrayLike) -> Floats:
         """Return the softmax of the scores of features (n, d), (n, classes)."""
-        scores = self._scores(X)
-        odds = np.exp(scores - scores.max(axis=1, keepdims=True), dtype=np.float64)
-        probabilities: Floats = (odds / odds.sum(axis=1, keepdims=True)).astype(np.float32)
+        scores = self._scores(X).astype(np.float64)
+        probabilities: Floats = softmax(scores, self._calibration.temperature).astype(np.float32)
         return probabilities
 
     def predict(self, X: npt.ArrayLike) -> Labels:
@@ -195,7 +205,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return answers
 
     def _check_parameters(self) -> None:
-        kinds = [kind for kind in get_args(GeneratorKind) if kind != "ridge"]
+        kinds = get_args(GeneratorKind)
         if self.generator not in kinds:
             raise EstimatorError(f"generator={self.generator!r}: choose one of {', '.join(map(repr, kinds))}")
         check_scalar(self.steps, "steps", Integral, min_val=1)
@@ -212,29 +222,29 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _learn(self, features: Floats, labels: npt.NDArray[np.int64], mean: Floats) -> None:
         import torch
 
-        from recollect.training.head import train_head
+        from recollect.training.head import solve_head, train_head
 
-        head = train_head(
-            torch.from_numpy(unit(features - mean)),
-            labels.astype(np.int64),
-            self.generator,
-            steps=int(self.steps),
-            peak=float(self.learning_rate),
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-        )
+        seen, labels = torch.from_numpy(unit(features - mean)), labels.astype(np.int64)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._calibration = Calibration()
+        if self.generator == "ridge":
+            head, self._calibration = solve_head(seen, labels, seed)
+        else:
+            steps, peak = int(self.steps), float(self.learning_rate)
+            head = train_head(seen, labels, self.generator, steps=steps, peak=peak, seed=seed)
         weights = {name: weight.numpy().copy() for name, weight in head.state_dict().items()}
         if not all(np.isfinite(weight).all() for weight in weights.values()):
             raise EstimatorError(f"the training diverged: lower learning_rate={self.learning_rate}")
         self.weights_: dict[str, Floats] = weights
         self.mean_ = mean
-        self.generator_: GeneratorKind = "mean"
+        self.generator_: GeneratorKind = "ridge" if self.generator == "ridge" else "mean"
         if "generator.phi_avg" in weights:
             self.generator_ = "attention" if "generator.keys" in weights else "average"
         self._base = unit(weights["classifier.weight"])
 
     def _terms(self, seen: Floats) -> Floats:
         """Return each example's term (n, d) of its category's vector."""
-        if self.generator_ == "mean":
+        if self.generator_ in {"mean", "ridge"}:
             return seen
         import torch
         from torch.nn import functional as F
@@ -256,19 +266,25 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def _add(self, label: Any, terms: Floats) -> None:  # noqa: ANN401
-        """Add examples to a category, new or not: w' is the mean of all their terms."""
+        """Add examples to a category, new or not: w' is the mean of all their terms, or solved from them."""
         if label not in self._taught:
-            self._taught[label] = _TaughtClass(self._next_id, np.zeros(terms.shape[1]), 0)
+            self._taught[label] = _TaughtClass(self._next_id, np.zeros(terms.shape[1]))
             self._next_id += 1
         kept = self._taught[label]
-        kept.total += terms.sum(axis=0, dtype=np.float64)
         kept.examples += len(terms)
-        self._vectors.put(kept.id, unit((kept.total / kept.examples).astype(np.float32)))
+        if isinstance(self._vectors, SolvedVectors):
+            self._vectors.extend(kept.id, terms)
+            return
+        kept.total += terms.sum(axis=0, dtype=np.float64)
+        self._vectors.put(kept.id, unit((kept.total / max(1, kept.examples)).astype(np.float32)))
 
     def _scores(self, X: npt.ArrayLike) -> Floats:
         check_is_fitted(self)
         seen = unit(validate_data(self, X, dtype=np.float32, reset=False) - self.mean_)
-        base, taught = dots(seen, self._base), self._vectors.products(seen)
+        scale = self.weights_["classifier.scale"]
+        base, taught = scale * dots(seen, self._base), scale * self._vectors.products(seen)
+        examples = np.array([kept.examples for kept in self._taught.values()], np.int64)
+        taught += self._calibration.biases(examples).astype(np.float32)
         own = []  # columns of classes that are not base ones
         places = {label: place for place, label in enumerate(self.classes_[: self.n_base_].tolist())}
         for column, (label, kept) in enumerate(self._taught.items()):
@@ -279,8 +295,17 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 own.append(column)
                 if not kept.examples:
                     taught[:, column] = -np.inf
-        scores: Floats = np.concatenate([base, taught[:, own]], axis=1) * self.weights_["classifier.scale"]
+        scores: Floats = np.concatenate([base, taught[:, own]], axis=1)
         return scores
+
+
+def _solve(triangle: Floats, moments: npt.NDArray[np.float64], sums: Floats) -> Floats:
+    """Return vectors (k, d) for `sums` (k, d), G (its upper triangle) and the moments of taught examples."""
+    matrix = np.zeros_like(moments)
+    matrix[np.triu_indices(len(matrix))] = triangle
+    matrix += np.triu(matrix, 1).T + moments + RIDGE * np.eye(len(matrix))
+    found: Floats = solve(matrix, sums.T, assume_a="pos").T.astype(np.float32)
+    return found
 
 
 def _check_listed(labels: Labels, classes: Labels) -> None:

@@ -12,7 +12,8 @@ from pictures import tree, write_picture
 from pretrained import needs_weights
 from recollect import Recognizer, pretrained
 from recollect.commands import refit as refit_module
-from recollect.modelfile import load_model, read_header
+from recollect.model.generator import RIDGE
+from recollect.modelfile import load_model, read_header, save_model
 from recollect.training.head import train_head
 
 CODE = """
@@ -123,7 +124,7 @@ def test_refit_makes_base_categories_and_leaves_the_old_model_as_it_was(run, tau
     assert header.calibration.report
     assert "4 categories taught to fresh; of 8 held-out" in " ".join(run("info", "again")[1].split())
     assert header.spec.categories == ("amber", "blue", "coral", "dun")
-    assert header.spec.generator == "attention"
+    assert header.spec.generator == "ridge"
     model = load_model("again", NAME)
     assert (model.centre != 0).any()
     recognizer = Recognizer.load("again", extractor=NAME)
@@ -133,8 +134,13 @@ def test_refit_makes_base_categories_and_leaves_the_old_model_as_it_was(run, tau
     assert [(one.category, one.origin) for one in answers] == [("blue", "base")] * 2 + [("ecru", "novel")] * 2
 
 
-def test_a_model_with_base_categories_keeps_their_scores_when_it_is_refit(run, taught, tmp_path):
+@pytest.mark.parametrize("generator", ["ridge", "attention"])
+def test_a_model_with_base_categories_keeps_their_scores_when_it_is_refit(run, taught, tmp_path, generator):
     run("refit", "fresh", "--out", "again", *OWN)
+    if generator == "attention":
+        model = load_model("again", NAME)
+        model.replace_generator("attention")
+        save_model("again/model.safetensors", model)
     lessons = colours(tmp_path / "more", {"ecru": 4, "fawn": 5}, seed=3)
     code, _, err = run("teach", "again", "--from", lessons, *OWN)
     assert code == 0, err
@@ -149,7 +155,8 @@ def test_a_model_with_base_categories_keeps_their_scores_when_it_is_refit(run, t
     assert new.scores(picture)[1].shape == (1, 0)
     before, after = (load_model(name, NAME).generator.state_dict() for name in ("again", "third"))
     moved = [name for name in before if before[name].shape == after[name].shape]
-    assert any(not torch.equal(before[name], after[name]) for name in moved), "the generator learned on"
+    assert moved
+    assert all(not torch.equal(before[name], after[name]) for name in moved), "the generator learned on"
 
 
 def test_changes_of_base_categories_outlive_a_refit(run, taught, tmp_path):
@@ -199,14 +206,32 @@ def test_few_examples_are_enough_to_calibrate_for_more_than_one_shot(run, tmp_pa
     assert read_header("again").calibration.bias != 0
 
 
-def test_categories_of_which_no_episode_can_be_drawn_have_plain_means(run, tmp_path):
+def test_refit_solves_all_categories_together(run, taught):
+    run("refit", "fresh", "--out", "again", *OWN)
+    examples = Recognizer.load("fresh", store="default", extractor=NAME)
+    model = load_model("again", NAME)
+    features = {name: examples.examples(name) for name in model.spec.categories}
+    z = np.concatenate([[one.feature for one in some] for some in features.values()]).astype(np.float64)
+    z -= np.mean([np.mean([one.feature for one in some], axis=0) for some in features.values()], axis=0)
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    labels = np.eye(len(features))[
+        np.repeat(np.arange(len(features)), [len(some) for some in features.values()])
+    ]
+    expected = np.linalg.solve(z.T @ z + RIDGE * np.eye(z.shape[1]), z.T @ labels).T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(model.classifier.weight.detach(), expected, atol=1e-4)
+    assert 5 <= float(model.classifier.scale.detach()) <= 60
+
+
+def test_two_categories_are_enough_to_refit(run, tmp_path):
     run("new", "fresh", "--size", 16, *OWN)
     run("teach", "fresh", "--from", colours(tmp_path / "lessons", {"amber": 10, "blue": 4}), *OWN)
     code, _, err = run("refit", "fresh", "--out", "again", *OWN)
     assert code == 0, err
     header = read_header("again")
-    assert (header.spec.generator, header.spec.centred) == ("mean", True)
-    assert Recognizer.load("again", extractor=NAME).predict(tmp_path / "lessons" / "blue" / "0.png")
+    assert (header.spec.generator, header.spec.centred) == ("ridge", True)
+    answers = Recognizer.load("again", extractor=NAME).predict(tmp_path / "lessons" / "blue" / "0.png")
+    assert answers[0].category == "blue"
 
 
 def test_wrong_calls_are_one_line(refused, run, taught, monkeypatch):

@@ -46,9 +46,13 @@ def test_vectors_solve_the_regression_with_base_pictures_as_negatives(base, coun
     vectors = generator.compose(terms, present)
     for task, shots in enumerate(counts):
         examples = [terms[task, way, :many].numpy() for way, many in enumerate(shots)]
-        np.testing.assert_allclose(vectors[task], plain_solution(known.numpy(), examples), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            vectors[task], plain_solution(known.numpy(), examples), rtol=1e-9, atol=1e-12
+        )
     full = generator.compose(terms)
-    np.testing.assert_allclose(full[0], plain_solution(known.numpy(), list(terms[0].numpy())), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        full[0], plain_solution(known.numpy(), list(terms[0].numpy())), rtol=1e-9, atol=1e-12
+    )
 
 
 def test_terms_are_the_features_in_steps_that_sums_keep_exact():

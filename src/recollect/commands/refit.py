@@ -1,9 +1,9 @@
 """`recollect refit`: taught categories with enough examples become base categories of a new model.
 
-A model without base categories learns W_base, τ and the generator from the examples, and centres features on
-their mean. A model with base categories keeps their vectors and τ: without their pictures, nothing could be
-learned that weighs the new ones against them. The new ones keep the vectors that the generator made; then the
-generator is trained further, on episodes in which the new ones act as novel.
+A model without base categories is solved in closed form, as `recollect train` does on a frozen extractor, and
+centres features on their mean. A model with base categories keeps their vectors and τ: without their
+pictures, nothing could be learned that weighs the new ones against them. The new ones keep the vectors that
+the generator made; then the generator is trained further, on episodes in which the new ones act as novel.
 """
 
 from collections.abc import Sequence
@@ -23,16 +23,17 @@ from recollect.commands.opening import Target
 from recollect.commands.printing import counted
 from recollect.errors import RecollectError
 from recollect.features import FeatureSet
-from recollect.model.generator import AttentionGenerator, MeanGenerator, RidgeGenerator
+from recollect.model.generator import AttentionGenerator, RidgeGenerator
 from recollect.model.model import Model
-from recollect.model.spec import Calibration, GeneratorKind, ModelSpec
+from recollect.model.spec import Calibration, ModelSpec
 from recollect.modelfile import Header, load_model, read_header, stamp
 from recollect.recognition.bundle import save_bundle
 from recollect.recognition.results import Category, Example
 from recollect.recognition.scoring import joint_scores
 from recollect.store import BaseChange, NewExample, Owner, new_name, open_store
 from recollect.training.calibration import calibrate
-from recollect.training.head import learn_generator, train_head
+from recollect.training.head import learn_generator
+from recollect.training.ridge import fit_scale, solve_base
 
 ENOUGH = 4  # examples that a taught category needs
 HELD_BACK = 3  # one example in so many is held out, to measure on
@@ -85,6 +86,8 @@ def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
     rest, held = support.rest(), support.held()
     trial = _grown(old, rest, seed, "training without the held-out examples")
     asked = replace(held.seen_by(trial, old), support=rest.seen_by(trial, old))
+    if not old.spec.categories:
+        fit_scale(trial, asked)
     calibration = header.calibration if old.spec.categories else _calibrated(trial, asked, seed)
     report = {
         "held_back": len(asked.labels),
@@ -97,6 +100,7 @@ def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
         "after": _after(trial, asked, len(old.spec.categories)),
     }
     grown = _grown(old, support, seed, "training on all examples")
+    grown.classifier.scale.data.copy_(trial.classifier.scale)
     left = [name for name in taught if name not in names]
     new_header = Header(
         spec=grown.spec,
@@ -133,29 +137,21 @@ def _features(examples: Sequence[Example]) -> Tensor:
 
 def _grown(old: Model, support: _Support, seed: int, bar: str) -> Model:
     """Return a model with these categories as base categories, after those of the old one."""
-    categories = (*old.spec.categories, *support.names)
-    kind: GeneratorKind = old.spec.generator if old.spec.categories else "attention"
-    spec = old.spec.model_copy(update={"categories": categories, "generator": kind})
+    spec = old.spec.model_copy(update={"categories": (*old.spec.categories, *support.names)})
     if not old.spec.categories:
-        return _learned(old, spec, support, seed, bar)
+        return _solved(old, spec, support)
     model = _extended(old, spec, support)
     if list(model.generator.parameters()):
         _learn_on(model, support, seed, bar)
     return model
 
 
-def _learned(old: Model, spec: ModelSpec, support: _Support, seed: int, bar: str) -> Model:
-    """Train everything but the extractor; from now on the mean feature of the examples is subtracted."""
-    centre = torch.stack([some.mean(dim=0) for some in support.features]).mean(dim=0)
-    features = torch.cat(support.features) - centre
-    labels = np.repeat(np.arange(len(support.names)), [len(some) for some in support.features])
-    head = train_head(features, labels, spec.generator, steps=_STEPS, peak=_PEAK, seed=seed, bar=bar)
-    # With too few examples for an episode, the head has plain means.
-    kind = "mean" if isinstance(head.generator, MeanGenerator) else spec.generator
-    model = Model(spec.model_copy(update={"generator": kind, "centred": True}), old.extractor).eval()
-    model.centre.copy_(old.centre + centre)
-    model.classifier.load_state_dict(head.classifier.state_dict())
-    model.generator.load_state_dict(head.generator.state_dict())
+@torch.no_grad()
+def _solved(old: Model, spec: ModelSpec, support: _Support) -> Model:
+    """Solve all vectors together; from now on the mean feature of the examples is subtracted."""
+    model = Model(spec.model_copy(update={"generator": "ridge", "centred": True}), old.extractor).eval()
+    model.centre.copy_(old.centre + torch.stack([some.mean(dim=0) for some in support.features]).mean(dim=0))
+    solve_base(model, support.seen_by(model, old))
     return model
 
 

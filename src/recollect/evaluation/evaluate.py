@@ -19,7 +19,7 @@ from recollect.evaluation.metrics import Answers, Scores, answer_figures, answer
 from recollect.features import FeatureSet, cached_features
 from recollect.model.classifier import Classifier
 from recollect.model.generator import RidgeGenerator, solve_examples
-from recollect.model.model import Model
+from recollect.model.model import Head, Model
 from recollect.modelfile import PAPER, is_ready, load_model, read_header
 from recollect.system.machine import find_device
 
@@ -77,7 +77,7 @@ def answers_of(score: ScoringFunction, tasks: Tasks, *, chunk: int = 100) -> Ans
     return Answers(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
 
-def model_scores(model: Model, novel: FeatureSet | None, base: FeatureSet) -> ScoringFunction:
+def model_scores(model: Head, novel: FeatureSet | None, base: FeatureSet) -> ScoringFunction:
     """Return the scoring function of a model over features of novel and of base pictures.
 
     Without novel ones, base categories act as novel ones, hidden from classifier, memory and keys.
@@ -85,10 +85,10 @@ def model_scores(model: Model, novel: FeatureSet | None, base: FeatureSet) -> Sc
     return _fake_novel_scores(model, base) if novel is None else _novel_scores(model, novel, base)
 
 
-def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringFunction:
+def _novel_scores(model: Head, novel: FeatureSet, base: FeatureSet) -> ScoringFunction:
     """Score with what does not depend on the task computed once: base scores, and every example's term."""
     classifier: Classifier = model.classifier
-    device = model.mean.device
+    device = classifier.weight.device
     with torch.inference_mode():
         novel_features, base_features = novel.features.to(device), base.features.to(device)
         novel_base, base_base = classifier(novel_features), classifier(base_features)
@@ -109,11 +109,11 @@ def _novel_scores(model: Model, novel: FeatureSet, base: FeatureSet) -> ScoringF
     return score
 
 
-def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
+def _fake_novel_scores(model: Head, base: FeatureSet) -> ScoringFunction:
     if isinstance(model.generator, RidgeGenerator) and base.support is not None:
         return left_out_scores(model, model.generator, base, base.support)
     # Without the training pictures, those of hidden categories stay among the negatives of `ridge`.
-    device = model.mean.device
+    device = model.classifier.weight.device
     features = base.features.to(device)
     examples = features if base.support is None else base.support.features.to(device)
 
@@ -138,7 +138,7 @@ def _fake_novel_scores(model: Model, base: FeatureSet) -> ScoringFunction:
 
 
 def left_out_scores(
-    model: Model,
+    model: Head,
     generator: RidgeGenerator,
     base: FeatureSet,
     support: FeatureSet,
@@ -151,7 +151,8 @@ def left_out_scores(
     `support` holds all pictures that the regression saw. Base vectors that do not come from the regression
     (`solved_base=False`) stay as they are.
     """
-    classifier, device = model.classifier, model.mean.device
+    classifier: Classifier = model.classifier
+    device = classifier.weight.device
     count = len(base.categories)
     with torch.inference_mode():
         queries, z = (classifier.view(some.features.to(device)) for some in (base, support))

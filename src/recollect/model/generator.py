@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from recollect.model.classifier import unit
 from recollect.model.draws import normal, only_shapes
-from recollect.model.spec import GeneratorKind
+from recollect.model.spec import RIDGE, GeneratorKind
 
 FIRST_SHARPNESS = 10.0
-RIDGE = 0.3  # λ of the regression, for features of unit length
 STEP = 2.0**-15  # terms of a regression are multiples of it: sums of their products are exact in any order
 
 

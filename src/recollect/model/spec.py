@@ -11,6 +11,7 @@ ClassifierKind = Literal["cosine", "dot"]
 GeneratorKind = Literal["mean", "average", "attention", "ridge"]
 Channels = tuple[float, float, float]
 MOST_SIZE = 1024  # pixels a side of an input; efficientnet-lite0 takes 0.3 GB for one picture of that size
+RIDGE = 0.3  # λ of the generator `ridge`, for features of unit length
 OWN_CODE = "module:"  # before the name of an extractor that is a caller's own
 
 

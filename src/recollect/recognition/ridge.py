@@ -7,6 +7,7 @@ whatever was taught, forgotten and in which order, the same set gives the same s
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,10 @@ class SolvedVectors:
         self._rows = np.empty(0, np.int64)  # of the vector of each id
         self._solved = True
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copy the sums, which may come from a file that is mapped read-only."""
+        self.__dict__ |= state | {"_moments": np.array(state["_moments"])}
+
     def __len__(self) -> int:
         return len(self._categories)
 
@@ -54,7 +59,7 @@ class SolvedVectors:
 
     def put(self, id_: int, terms: Floats) -> None:
         """Put a category's examples (n, d) in, or in the place of those that it had."""
-        steps = np.rint(terms * np.float32(_STEPS)).astype(np.int16)
+        steps = np.rint(terms * np.float32(_STEPS)).clip(1 - _STEPS, _STEPS - 1).astype(np.int16)
         total = steps.sum(axis=0, dtype=np.int64)
         digest = hashlib.blake2b(total.tobytes(), digest_size=16).digest()
         old = self._categories.get(id_)
@@ -65,6 +70,11 @@ class SolvedVectors:
             self._changes.append((-1, old))
         self._changes.append((1, new))
         self._categories[id_], self._solved = new, False
+
+    def extend(self, id_: int, terms: Floats) -> None:
+        """Add examples (n, d) to a category, new or not."""
+        old = self._categories.get(id_)
+        self.put(id_, terms if old is None else np.concatenate([old.examples.astype(np.float32), terms]))
 
     def drop(self, id_: int) -> None:
         """Take a category out."""

@@ -21,7 +21,8 @@ from recollect.evaluation.evaluate import ScoringFunction, model_scores
 from recollect.evaluation.metrics import Scores, answers, harmonic, joint_curve, task_figures
 from recollect.evaluation.reliability import auroc, calibration_error
 from recollect.features import FeatureSet
-from recollect.model.model import Model
+from recollect.model.generator import RidgeGenerator
+from recollect.model.model import Head
 from recollect.model.spec import MOST_SHOTS, Calibration, Unknown, bias_at
 
 FALSE_ALARMS = 0.05  # of known pictures may be called unknown
@@ -66,7 +67,7 @@ class Best(NamedTuple):
 
 
 def calibrate(
-    model: Model,
+    model: Head,
     novel: FeatureSet | None,
     base: FeatureSet,
     seed: int = 0,
@@ -82,10 +83,10 @@ def calibrate(
     """
     sampler, score = task_sampler(base, novel, base.support), score or model_scores(model, novel, base)
     pictures = len(base.labels) + (0 if novel is None else len(novel.labels))
-    solved = model.spec.generator == "ridge"
+    solved = isinstance(model.generator, RidgeGenerator)
     most = _SOLVED_TASKS if solved else _TASKS
     count = min(most, max(20, _SCORES // (2 * _QUERIES * (len(base.categories) + WAYS))))
-    chunk = max(1, _GATHERED // (2 * _QUERIES * model.width))
+    chunk = max(1, _GATHERED // (2 * _QUERIES * base.features.shape[1]))
     drawn = {
         ways: score_tasks(sampler, score, ways, count, chunk, seed)
         for ways in sorted({sampler.fit(TaskShape(ways)).ways for ways in taught})

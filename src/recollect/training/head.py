@@ -1,7 +1,8 @@
-"""Both stages on given features: no pictures, no extractor, no run folder."""
+"""Heads on given features, learned in both stages or solved: no pictures, no extractor, no run folder."""
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,19 +11,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.data.tasks import TaskSampler, TaskShape
+from recollect.features import FeatureSet
 from recollect.model.classifier import Classifier, unit
-from recollect.model.generator import AttentionGenerator, MeanGenerator, build_generator
+from recollect.model.generator import AttentionGenerator, MeanGenerator, RidgeGenerator, build_generator
 from recollect.model.model import Head
-from recollect.model.spec import GeneratorKind
+from recollect.model.spec import Calibration, GeneratorKind
 from recollect.system.progress import track
+from recollect.training.calibration import calibrate
 from recollect.training.config import StageTwo
 from recollect.training.episodes import Episodes, episode_loss, pictures_of
+from recollect.training.ridge import fit_scale, solve_base
 from recollect.training.schedules import OneCycle
 from recollect.training.stage1 import BalancedBatches
 
 Ints = npt.NDArray[np.int64]
 _RECIPE = StageTwo(episodes=4)
 _BATCH = 128
+_HELD_BACK = 4  # one example in so many chooses τ and the calibration of a head that is solved
 _seeding = threading.Lock()  # torch's random state belongs to the whole process
 
 
@@ -63,6 +68,34 @@ def train_head(
         if isinstance(generator, AttentionGenerator):
             generator.keys.copy_(generator.keys[place])
     return head
+
+
+def solve_head(features: Tensor, labels: Ints, seed: int) -> tuple[Head, Calibration]:
+    """Solve a head with the generator `ridge`: features (n, d), labels 0 … k−1 → a cosine head.
+
+    One in four examples of each category first chooses τ and the calibration, then everything is solved with
+    all of them. A calibration takes four categories or more, each of four examples or more.
+    """
+    sizes = np.bincount(labels)
+    names = tuple(str(label) for label in range(len(sizes)))
+    head = Head(Classifier(len(sizes), features.shape[1], "cosine"), RidgeGenerator(features.shape[1]))
+    everything = FeatureSet(features, torch.from_numpy(labels), names)
+    held = np.zeros(len(labels), bool)
+    rng = np.random.default_rng(seed)
+    for label, size in enumerate(sizes):
+        held[rng.permutation(np.flatnonzero(labels == label))[: size // _HELD_BACK]] = True
+    calibration = Calibration()
+    if held.any():
+        parts = [torch.from_numpy(np.flatnonzero(some)) for some in (~held, held)]
+        learned, asked = (
+            replace(everything, features=features[rows], labels=everything.labels[rows]) for rows in parts
+        )
+        solve_base(head, learned)
+        fit_scale(head, asked)
+        if len(sizes) >= _HELD_BACK and sizes.min() >= _HELD_BACK:
+            calibration = calibrate(head, None, replace(asked, support=learned), seed=seed)
+    solve_base(head, everything)
+    return head, calibration
 
 
 def _players(sizes: Ints) -> npt.NDArray[np.bool_]:

@@ -15,28 +15,34 @@ from recollect.data.splits import Split
 from recollect.errors import Stopped
 from recollect.features import FeatureSet, extract
 from recollect.model.generator import RidgeGenerator
-from recollect.model.model import Model
+from recollect.model.model import Head, Model
 from recollect.training.frozen import balanced_mean, best_scale, require_finite
 from recollect.training.selection import HeldOut
 
 
-def see_pictures(model: Model, features: Tensor) -> RidgeGenerator:
-    """Give a model the generator `ridge`, with the second moments of base features (n, d)."""
-    model.replace_generator("ridge")
-    generator = cast("RidgeGenerator", model.generator)
-    generator.see(model.classifier.view(features))
+@torch.no_grad()
+def see_pictures(head: Head, z: Tensor) -> RidgeGenerator:
+    """Give the generator `ridge` the second moments G of base features z (n, d), and return it."""
+    generator = cast("RidgeGenerator", head.generator)
+    generator.moments.zero_()
+    generator.see(head.classifier.view(z))
     return generator
 
 
 @torch.no_grad()
-def solve_base(model: Model, base: FeatureSet) -> None:
+def solve_base(head: Head, base: FeatureSet) -> None:
     """Make W_base = (G + λI)⁻¹ZᵀY, of unit length, and G of the features of base pictures."""
-    generator = see_pictures(model, base.features)
-    z = model.classifier.view(base.features)
-    sums = torch.zeros(len(base.categories), model.width).index_add_(0, base.labels, z)
-    model.classifier.weight.copy_(
-        model.classifier.view(sums.to(generator.moments.device) @ generator.inverse())
-    )
+    generator, classifier = see_pictures(head, base.features), head.classifier
+    z = classifier.view(base.features)
+    sums = torch.zeros(classifier.weight.shape).index_add_(0, base.labels, z)
+    classifier.weight.copy_(classifier.view(sums.to(generator.moments.device) @ generator.inverse()))
+
+
+@torch.no_grad()
+def fit_scale(head: Head, held: FeatureSet) -> None:
+    """Choose τ by held-out pictures."""
+    cosines = head.classifier.view(held.features) @ head.classifier.weight.cpu().T
+    head.classifier.scale.copy_(best_scale(cosines, held.labels))
 
 
 def features_of(
@@ -61,11 +67,11 @@ def solve_on_training_pictures(
     centre = balanced_mean(learned.features, learned.labels)
     require_finite(model, centre)
     model.centre.copy_(centre)
+    model.replace_generator("ridge")
     learned, held = _less(learned, centre), _less(held_out[1], centre)
     novel = None if held_out[0] is None else _less(held_out[0], centre)
     solve_base(model, learned)
-    cosines = model.classifier.view(held.features) @ model.classifier.weight.cpu().T
-    model.classifier.scale.copy_(best_scale(cosines, held.labels))
+    fit_scale(model, held)
     return learned, (novel, held if novel else replace(held, support=learned))
 
 

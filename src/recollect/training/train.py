@@ -272,6 +272,7 @@ def learn_stage_two(
         facts |= {"episodes_seen": stage.steps * stage.episodes.count, "validation": folder.validation(2)}
         held_out = stage.held_out
     elif config.generator == "ridge":
+        model.replace_generator("ridge")
         see_pictures(model, extract(model, split.base_train).features)
     calibration = _calibrate(model, config, split, held_out)
     save_trained(folder.model, model, config, calibration, finished=True, **facts)
