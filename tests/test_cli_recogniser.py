@@ -165,6 +165,21 @@ def test_a_model_without_attention_leans_on_nothing(tmp_path, make_model, photos
     assert result["store"] == str(tmp_path / "m.taught.sqlite")
 
 
+def test_teaching_says_what_a_category_closely_resembles(tmp_path, make_model, photos, answer, run):
+    for name, scale in (("sure", 200.0), ("unsure", 1.0)):
+        model = make_model(generator="mean")
+        model.classifier.scale.data.fill_(scale)
+        save_model(tmp_path / f"{name}.safetensors", model)
+        run("teach", tmp_path / f"{name}.safetensors", "okapi", photos / "okapi")
+    code, said, err = run("teach", tmp_path / "sure.safetensors", "twin", photos / "okapi")
+    assert code == 0, err
+    assert "It resembles 'okapi' (>99 %): check pictures of both with `recollect check`" in said
+    near = answer("teach", tmp_path / "sure.safetensors", "twin", photos / "okapi")["taught"][0]["resembles"]
+    assert near == {"category": "okapi", "probability": pytest.approx(1, abs=0.01)}
+    told = answer("teach", tmp_path / "unsure.safetensors", "twin", photos / "okapi")
+    assert told["taught"][0]["resembles"] is None
+
+
 def test_forgetting_and_renaming(taught, answer, run):
     result = answer("rename", taught, "okapi", "forest giraffe")
     assert (result["old"], result["new"]) == ("okapi", "forest giraffe")

@@ -115,9 +115,9 @@ def test_it_is_taught_at_once_and_saved_whole(ready, tmp_path, monkeypatch):
     ready.teach("noise", noise[:3])
     assert np.array_equal(ready.scores(noise[0])[0], before)
     assert ready.predict(noise[3], unknown=False)[0].category == "noise"
-    competitors = [cosine for _, cosine in ready.explain("noise", 1000)]
+    competitors = [share for _, share in ready.explain("noise", 1000)]
     assert competitors == sorted(competitors, reverse=True)
-    assert 0 < competitors[0] < 1
+    assert sum(competitors) == pytest.approx(1, abs=1e-4)
     ready.save(tmp_path / "mine.safetensors")
     monkeypatch.setattr(pretrained.importlib.util, "find_spec", lambda _: None)
     again = Recognizer.load(tmp_path / "mine.safetensors")  # without the extra

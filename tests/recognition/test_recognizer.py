@@ -330,8 +330,14 @@ def test_explanations_are_the_attention_of_the_model(make_model):
 
 
 @pytest.mark.parametrize("generator", ["mean", "average"])
-def test_what_pays_no_attention_says_so(make_model, generator):
+def test_without_attention_a_category_is_explained_by_what_it_resembles(make_model, generator):
     recognizer = Recognizer(TorchBackend(make_model(generator=generator)))
-    recognizer.teach("okapi", pixels_of(1))
-    with pytest.raises(RecollectError, match=f"'{generator}', which does not use base categories"):
-        recognizer.explain("okapi")
+    recognizer.teach("okapi", pictures(1, 2))
+    before = recognizer.predict(pictures(1, 2), top=99, unknown=False)
+    recognizer.teach("double", pictures(1, 2))
+    told = recognizer.explain("double", top=99)
+    assert told == recognizer.resembles("double", top=99)
+    assert [name for name, _ in recognizer.resembles("double", top=1)] == [told[0][0]]
+    for name, share in told:  # what its pictures would be called without it
+        chances = [one.probability for answers in before for one in answers if one.category == name]
+        assert share == pytest.approx(np.mean(chances), abs=1e-5)

@@ -1,4 +1,4 @@
-"""`recollect explain`: which base categories a taught one is built from, or competes with."""
+"""`recollect explain`: which base categories a taught one is built from, or which it competes with."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from recollect.store import tidy
 def explain(target: Target, name: str, top: int = 5) -> dict[str, Any]:
     """Return the result of `recollect explain`: under `leans_on` each base `category` with its `share`.
 
-    With the generator "ridge": under `competes_with` each base or taught `category` with its `cosine`.
+    Without attention: under `competes_with` each base or taught `category` with its `share`, the mean
+    probability that the examples would have of it if the category itself were not known.
     """
     with target.open() as recognizer:
         found = recognizer.explain(name, top)
-    ridge = read_header(target.model).spec.generator == "ridge"
-    key, value = ("competes_with", "cosine") if ridge else ("leans_on", "share")
-    rows = [{"category": category, value: number} for category, number in found]
+    key = "leans_on" if read_header(target.model).spec.generator == "attention" else "competes_with"
+    rows = [{"category": category, "share": share} for category, share in found]
     return {"model": str(target.model), "category": tidy(name), key: rows}
 
 
@@ -30,7 +30,7 @@ def explain_table(report: dict[str, Any]) -> Table:
     title = f"'{report['category']}' {'leans on' if leans else 'competes with'}"
     table = Table(title=Text(title), title_justify="left")
     table.add_column("base category" if leans else "category")
-    table.add_column("share" if leans else "cosine", justify="right")
-    for row in report["leans_on"] if leans else report["competes_with"]:
-        table.add_row(Text(row["category"]), percent(row["share"]) if leans else f"{row['cosine']:.2f}")
+    table.add_column("share", justify="right")
+    for row in report["leans_on" if leans else "competes_with"]:
+        table.add_row(Text(row["category"]), percent(row["share"]))
     return table

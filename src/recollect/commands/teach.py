@@ -7,7 +7,7 @@ from typing import Any
 
 from recollect.commands.opening import Target
 from recollect.commands.pictures import Named, find, name_of
-from recollect.commands.printing import counted, keep_end
+from recollect.commands.printing import counted, keep_end, percent
 from recollect.data.folder import find_items
 from recollect.errors import RecollectError
 from recollect.modelfile import read_header
@@ -16,6 +16,7 @@ from recollect.recognition.recognizer import Recognizer
 from recollect.store import fold, new_name
 from recollect.system.progress import track
 
+_CLOSE = 0.5  # mean probability above which a category closely resembles another
 _LEANS_ON = 3  # base categories named for each taught one
 _SHOWN, _ROOM = 3, 40  # duplicates named for each, and characters of their paths
 
@@ -32,8 +33,10 @@ def teach(
 
     `taught` has for each category its `id`, `name`, `origin` (base for a corrected one), the pictures `added`
     now, all its `examples`, and under `leans_on` the base categories that its vector draws on most
-    (`category`, `share`), if the model's generator pays attention to any. `duplicates` has each added
-    `picture` that was taught before, with the `category` that it was taught to.
+    (`category`, `share`), if the model's generator pays attention to any. `resembles` has the `category` that
+    most of the examples would be given to, were this one not known, with their mean `probability`; `None` if
+    there is no such category. `duplicates` has each added `picture` that was taught before, with the
+    `category` that it was taught to.
     """
     path = target.kept()
     given = by_category(folder) if folder else {new_name(str(name)): find(paths)}
@@ -51,6 +54,7 @@ def teach(
                 "added": len(pictures),
                 "examples": one.examples,
                 "leans_on": _leans_on(recognizer, one.name) if attends else [],
+                "resembles": _resembles(recognizer, one.name),
                 "duplicates": _duplicates(recognizer, one.name, pictures),
             }
             for one, pictures in zip(kept, given.values(), strict=True)
@@ -81,6 +85,12 @@ def teach_text(result: dict[str, Any], *, own_store: bool) -> str:
         if again:
             more = f" and {len(again) - _SHOWN} more" if len(again) > _SHOWN else ""
             lines.append(f"  Taught before, and counted again: {', '.join(again[:_SHOWN])}{more}")
+        near = one["resembles"]
+        if near and one["origin"] == "novel" and one["examples"] == one["added"]:
+            lines.append(
+                f"  It resembles '{near['category']}' ({percent(near['probability'])}): check pictures of "
+                "both with `recollect check`, and teach the other one too if it loses any."
+            )
     places = (result["model"], DEFAULT if own_store else result["store"])
     model, store = (json.dumps(place, ensure_ascii=False) for place in places)
     return "\n".join(
@@ -97,6 +107,15 @@ def _duplicates(recognizer: Recognizer, name: str, added: Sequence[Named]) -> li
     picture = dict(zip(ids, map(name_of, added), strict=False))
     found = dict.fromkeys((picture[one.example], one.category) for one in twins if one.example in picture)
     return [{"picture": name, "category": category} for name, category in found]
+
+
+def _resembles(recognizer: Recognizer, name: str) -> dict[str, Any] | None:
+    try:
+        nearest = recognizer.resembles(name, 1)
+    except RecollectError:  # another process has renamed or forgotten it
+        return None
+    close = [{"category": category, "probability": share} for category, share in nearest if share > _CLOSE]
+    return close[0] if close else None
 
 
 def _leans_on(recognizer: Recognizer, name: str) -> list[dict[str, Any]]:

@@ -299,26 +299,29 @@ class Recognizer:
         self, features: Floats, top: int, among: Among, *, unknown: bool
     ) -> Iterator[list[Prediction]]:
         """Yield the best answers for each of some features (n, d)."""
-        calibration = self._backend.header.calibration
-        base, novel, columns = self._scores(features)
-        known, taught = base.shape[1], novel.shape[1]
-        scores = joint_scores(base, novel, calibration.biases(columns.examples))
-        for own, other in columns.corrected:  # the better of its own score and that of what it was taught
-            scores[:, own] = np.maximum(scores[:, own], scores[:, known + other])
-        asked, categories = columns.choice(among)
+        scores, categories, taught = self._joint(features, among)
         if not categories:
             raise RecollectError(f"there are no {_KINDS[among]} to choose from: teach some first")
-        scores = np.take(scores, asked, axis=1)
         strange = np.zeros(len(scores))  # how probably a picture is of no known category
         if unknown and among == "all":
             strange = self._strangeness(scores.max(axis=1), len(categories), taught)
-        for row, share in zip(softmax(scores, calibration.temperature), strange.tolist(), strict=True):
+        temperature = self._backend.header.calibration.temperature
+        for row, share in zip(softmax(scores, temperature), strange.tolist(), strict=True):
             nearest = [
                 Prediction(categories[k].name, float(row[k]) * (1 - share), categories[k].origin)
                 for k in _best(row, top)
             ]
             unsure = [Prediction("unknown", share, "unknown")] if share >= 0.5 else []
             yield [*unsure, *nearest][:top]
+
+    def _joint(self, features: Floats, among: Among) -> tuple[Floats, list[Category], int]:
+        """Return calibrated scores (n, k) of features (n, d), their categories, and how many are taught."""
+        base, novel, columns = self._scores(features)
+        scores = joint_scores(base, novel, self._backend.header.calibration.biases(columns.examples))
+        for own, other in columns.corrected:  # the better of its own score and that of what it was taught
+            scores[:, own] = np.maximum(scores[:, own], scores[:, base.shape[1] + other])
+        asked, categories = columns.choice(among)
+        return np.take(scores, asked, axis=1), categories, novel.shape[1]
 
     def _strangeness(self, best: Floats, count: int, taught: int) -> npt.NDArray[np.float64]:
         """Return how probably pictures with these best scores (n,) are of no known category.
@@ -340,33 +343,31 @@ class Recognizer:
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return the base categories that a taught one leans on, with the attention that each gets.
 
-        The shares are means over the category's examples and add up to 1 over all base categories. With the
-        generator "ridge" it is the base and taught categories that it competes with: those most like its mean
-        example, with the cosine.
+        The shares are means over the category's examples and add up to 1 over all base categories. For
+        generators other than "attention", it is the categories that it competes with: see `resembles`.
         """
         if top < 1:
             raise ArgumentError(f"top={top}: ask for at least 1 category")
-        if self._solved is not None:
-            return self._competitors(self._solved, name, top)
-        features = np.stack([example.feature for example in self.examples(name)])
-        leaning = self._backend.attend(features)
+        leaning = self._backend.attend(self._features_of(name))
         if leaning is None:
-            raise RecollectError(
-                f"the generator of this model is '{self._spec.generator}', which does not use base categories"
-            )
-        shares = leaning.mean(axis=0)
-        shown = self.categories()
+            return self.resembles(name, top)
+        shares, shown = leaning.mean(axis=0), self.categories()
         return [(shown[k].name, float(shares[k])) for k in _best(shares, top)]
 
-    def _competitors(self, solved: SolvedVectors, name: str, top: int) -> list[tuple[str, float]]:
-        with self._lock:
-            place = solved.ids.index(self._find(name).id)
-            means = solved.means()
-            names = [category.name for category in self._in_order().categories]
-        own = means[place : place + 1]
-        cosines = np.concatenate([dots(own, self._base_vectors)[0], dots(own, means)[0]])
-        others = [k for k in _best(cosines, top + 1) if k != len(self._base_vectors) + place]
-        return [(names[k], float(cosines[k])) for k in others[:top]]
+    def resembles(self, name: str, top: int = 5) -> list[tuple[str, float]]:
+        """Return what the examples of a taught category would be called if it were not known itself.
+
+        Each of the other categories, base and taught, has the mean of the examples' probabilities of it.
+        """
+        scores, categories, _ = self._joint(self._features_of(name), "all")
+        others = [k for k, category in enumerate(categories) if category.name != tidy(name)]
+        if not others:
+            return []
+        shares = softmax(scores[:, others], self._backend.header.calibration.temperature).mean(axis=0)
+        return [(categories[others[k]].name, float(shares[k])) for k in _best(shares, top)]
+
+    def _features_of(self, name: str) -> Floats:
+        return np.stack([example.feature for example in self.examples(name)])
 
     @property
     def _store(self) -> Store:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recollect.recognition.vectors import dots, lengths, unit
+from recollect.recognition.vectors import dots, lengths
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -112,7 +112,3 @@ class SolvedVectors:
                 signed = examples if sign == 1 and len(examples) > _FEW else sign * examples
                 self._moments += signed.T @ examples
         self._changes = []
-
-    def means(self) -> Floats:
-        """Return the mean example of each category, of unit length, in the order of ids: (count, d)."""
-        return unit(np.array([self._categories[id_].total for id_ in self.ids]))
