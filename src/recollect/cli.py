@@ -1,12 +1,13 @@
 """The command line: parses, calls, prints. Heavy imports stand in the commands that need them."""
 
 import errno
+import inspect
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from recollect.commands.opening import Target
 
 _OWN_CODE = "module:package.module:callable"
+Command = Callable[..., None]
+_asked = {"json": False}  # of the command that runs
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -28,12 +31,6 @@ def _show_version(asked: bool) -> None:
 
         typer.echo(recollect.__version__)
         raise typer.Exit
-
-
-def _be_quiet(asked: bool) -> None:
-    from recollect.system import progress
-
-    progress.be_quiet(asked)
 
 
 def _writable(path: Path | None) -> Path | None:
@@ -104,7 +101,7 @@ app.add_typer(store_app, name="store")
 
 # What several commands take.
 Json = Annotated[bool, _flag("--json", "Print the result as JSON on standard output.")]
-Quiet = Annotated[bool, _flag("--quiet", "Show no progress.", callback=_be_quiet)]
+Quiet = Annotated[bool, _flag("--quiet", "Show no progress.")]
 Version = Annotated[bool, _flag("--version", "Show the version.", callback=_show_version, is_eager=True)]
 Model = Annotated[
     Path, _argument("MODEL", "A model file, a run folder, or imagenet, which comes with recollect.")
@@ -185,10 +182,34 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _print(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], Any]) -> None:
+def _command(group: typer.Typer = app, name: str | None = None) -> Callable[[Command], Command]:
+    """Return a decorator for commands, each of which also takes --json, --quiet and --version."""
+
+    def register(function: Command) -> Command:
+        @wraps(function)
+        def command(json_: bool, quiet: bool, version: bool, **given: Any) -> None:  # noqa: ANN401, ARG001
+            from recollect.system import progress
+
+            progress.be_quiet(quiet)
+            _asked["json"] = json_
+            function(**given)
+
+        own = inspect.signature(function)
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for name, kind in {"json_": Json, "quiet": Quiet, "version": Version}.items()
+        ]
+        command.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
+        group.command(name, cls=_Command)(command)
+        return function
+
+    return register
+
+
+def _print(result: dict[str, Any], show: Callable[[dict[str, Any]], Any]) -> None:
     from recollect.commands.printing import print_result
 
-    print_result(result, as_json, show)
+    print_result(result, _asked["json"], show)
 
 
 @app.callback()
@@ -204,23 +225,20 @@ def _target(
     return Target(model, store, extractor, device, threads)
 
 
-@app.command(cls=_Command)
+@_command()
 def demo(
     out: Annotated[Path, _option("DIR", "Folder for the model, the pictures and the report.")] = Path("demo"),
     seed: Seed = 0,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Train on built-in characters, add new ones from one picture each, and show the results."""
     from recollect.commands import demo
 
-    _print(demo.run_demo(out, seed=seed, device=device, threads=threads), json_, demo.demo_text)
+    _print(demo.run_demo(out, seed=seed, device=device, threads=threads), demo.demo_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def train(
     data: Annotated[
         str | None,
@@ -271,9 +289,6 @@ def train(
     settings: Settings = None,
     skip_bad: SkipBad = False,
     cache_gb: CacheGb = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Train a recogniser on the categories of DATA."""
     from recollect.commands import train
@@ -284,10 +299,10 @@ def train(
         "seed": seed, "split": split, "size": size, "device": device, "threads": threads,
         "skip_bad": skip_bad or None, "cache_gb": cache_gb, "preset": preset,
     }  # fmt: skip
-    _print(train.train(out, options, settings or [], resume=resume), json_, train.train_text)
+    _print(train.train(out, options, settings or [], resume=resume), train.train_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def evaluate(
     model: Model,
     data: Data,
@@ -307,9 +322,6 @@ def evaluate(
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Measure a model on few-shot tasks: novel, base and joint accuracy, with confidence intervals."""
     from recollect.commands import evaluate
@@ -322,14 +334,14 @@ def evaluate(
     report, kept = evaluate.evaluate(
         model, data, shots=shots, threads=threads, curve=plot is not None, **options
     )
-    _print(report, json_, evaluation_table)
+    _print(report, evaluation_table)
     if out is not None:
         evaluate.write_report(out, report)
     if plot is not None:
         evaluate.draw_curve(plot, report, kept)
 
 
-@plot_app.command(cls=_Command)
+@_command(plot_app)
 def tsne(
     model: Model,
     data: Data,
@@ -340,9 +352,6 @@ def tsne(
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Draw features of categories unseen in training on a plane, one colour each (t-SNE)."""
     from recollect.evaluation.report import tsne_text
@@ -353,10 +362,10 @@ def tsne(
     report = tsne_report(
         model, data, out, part=categories, seed=seed, cache_gb=cache_gb, extractor=extractor, device=device
     )
-    _print(report, json_, tsne_text)
+    _print(report, tsne_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def check(
     model: Model,
     folder: Annotated[
@@ -375,29 +384,26 @@ def check(
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Measure a model on your own labelled pictures: the accuracy of each category."""
     from recollect.commands import check
 
     target = _target(model, store, extractor, device, threads)
     report, confusion = check.check(target, folder, against=against, skip_bad=skip_bad)
-    _print(report, json_, check.check_table)
+    _print(report, check.check_table)
     if out is not None:
         check.draw_confusion(out, confusion)
 
 
-@app.command(cls=_Command)
-def info(model: Model, json_: Json = False, _quiet: Quiet = False, _version: Version = False) -> None:
+@_command()
+def info(model: Model) -> None:
     """Show what a model file is and where it comes from."""
     from recollect.commands import info
 
-    _print(info.model_info(model), json_, info.info_table)
+    _print(info.model_info(model), info.info_table)
 
 
-@app.command(cls=_Command)
+@_command()
 def new(
     out: Annotated[Path, _argument("OUT", "The folder or .safetensors file to write.")],
     extractor: Annotated[
@@ -409,17 +415,14 @@ def new(
     size: Annotated[
         int | None, _option("PX", "Height and width of the pictures, in pixels.", min=1, max=1024)
     ] = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Make a recogniser that knows no category yet; teach it everything."""
     from recollect.commands import new
 
-    _print(new.new_recogniser(extractor, out, size), json_, new.new_text)
+    _print(new.new_recogniser(extractor, out, size), new.new_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def refit(
     model: Model,
     out: Annotated[Path, _option("OUT", "The folder or .safetensors file to write.", "--out", "-o")],
@@ -427,18 +430,15 @@ def refit(
     store: Store = None,
     extractor: Extractor = None,
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Promote taught categories with enough examples to base categories, in a new model."""
     from recollect.commands import refit
 
     result = refit.refit(_target(model, store, extractor, "cpu", threads), out, seed=seed)
-    _print(result, json_, refit.refit_text)
+    _print(result, refit.refit_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def teach(
     model: Model,
     name: Annotated[str | None, _argument("NAME", "What the pictures show.")] = None,
@@ -452,9 +452,6 @@ def teach(
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Add a category from one or a few pictures, or add pictures to one that is known."""
     if (name is None) == (folder is None) or (folder is None and not pictures):
@@ -463,92 +460,62 @@ def teach(
 
     target = _target(model, store, extractor, device, threads)
     result = teach.teach(target, name, pictures or [], folder, thumbnails=thumbnails)
-    _print(result, json_, partial(teach.teach_text, own_store=store is None))
+    _print(result, partial(teach.teach_text, own_store=store is None))
 
 
-@app.command(cls=_Command)
-def forget(
-    model: Model,
-    name: Taught,
-    store: Store = None,
-    extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
-) -> None:
+@_command()
+def forget(model: Model, name: Taught, store: Store = None, extractor: Extractor = None) -> None:
     """Remove a taught category, or the pictures that were added to a base category."""
     from recollect.commands import categories as command
 
-    _print(command.forget(_target(model, store, extractor), name), json_, command.forget_text)
+    _print(command.forget(_target(model, store, extractor), name), command.forget_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def rename(
     model: Model,
     old: Annotated[str, _argument("OLD", "A category.")],
     new: Annotated[str, _argument("NEW", "Its new name.")],
     store: Store = None,
     extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Rename a category. The model itself keeps the names of its base categories."""
     from recollect.commands import categories as command
 
-    _print(command.rename(_target(model, store, extractor), old, new), json_, command.rename_text)
+    _print(command.rename(_target(model, store, extractor), old, new), command.rename_text)
 
 
-@app.command(cls=_Command)
-def hide(
-    model: Model,
-    name: Base,
-    store: Store = None,
-    extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
-) -> None:
+@_command()
+def hide(model: Model, name: Base, store: Store = None, extractor: Extractor = None) -> None:
     """Never give a base category as an answer; unhide undoes it."""
     from recollect.commands import categories as command
 
-    _print(command.hide(_target(model, store, extractor), name), json_, command.hide_text)
+    _print(command.hide(_target(model, store, extractor), name), command.hide_text)
 
 
-@app.command(cls=_Command)
-def unhide(
-    model: Model,
-    name: Base,
-    store: Store = None,
-    extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
-) -> None:
+@_command()
+def unhide(model: Model, name: Base, store: Store = None, extractor: Extractor = None) -> None:
     """Let a hidden base category be an answer again."""
     from recollect.commands import categories as command
 
-    _print(command.hide(_target(model, store, extractor), name, hidden=False), json_, command.hide_text)
+    _print(command.hide(_target(model, store, extractor), name, hidden=False), command.hide_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def categories(
     model: Model,
     everything: Annotated[bool, _flag("--all", "Show every base category.")] = False,
     store: Store = None,
     extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """List what a model knows: taught categories, then base ones."""
     from recollect.commands import categories as command
 
     report = command.categories(_target(model, store, extractor))
-    _print(report, json_, partial(command.categories_table, everything=everything))
+    _print(report, partial(command.categories_table, everything=everything))
 
 
-@app.command(cls=_Command)
+@_command()
 def explain(
     model: Model,
     name: Taught,
@@ -557,18 +524,15 @@ def explain(
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Show which base categories a taught one is built from."""
     from recollect.commands import explain
 
     report = explain.explain(_target(model, store, extractor, device, threads), name, top)
-    _print(report, json_, explain.explain_table)
+    _print(report, explain.explain_table)
 
 
-@app.command(cls=_Command)
+@_command()
 def predict(
     model: Model,
     pictures: Pictures,
@@ -590,9 +554,6 @@ def predict(
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Name what pictures show."""
     from recollect.commands import predict
@@ -601,7 +562,7 @@ def predict(
     report, shown = predict.predict(
         target, pictures, top, among, unknown=not no_unknown, recursive=recursive, skip_bad=skip_bad
     )
-    _print(report, json_, predict.predict_table)
+    _print(report, predict.predict_table)
     if csv is not None:
         predict.write_csv(csv, report)
     if sheet is not None:
@@ -610,7 +571,7 @@ def predict(
         write_sheet(sheet, report, shown)
 
 
-@app.command(cls=_Command)
+@_command()
 def features(
     model: Model,
     pictures: Pictures,
@@ -625,35 +586,29 @@ def features(
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Write the features of pictures to a file, for your own use."""
     from recollect.commands import features
 
     target = _target(model, "memory:", extractor, device, threads)
     result = features.features(target, pictures, out, recursive=recursive, skip_bad=skip_bad)
-    _print(result, json_, features.features_text)
+    _print(result, features.features_text)
 
 
-@store_app.command("copy", cls=_Command)
+@_command(store_app, "copy")
 def store_copy(
     source: Annotated[
         str, _argument("FROM", "A store such as zoo.taught.sqlite, or a model, for its own store.")
     ],
     to: Annotated[str, _argument("TO", "The file to write; it must not exist.")],
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Copy a store, also while it is in use. Copying the file alone may leave the latest changes behind."""
     from recollect.commands import store
 
-    _print(store.copy(source, to), json_, store.copy_text)
+    _print(store.copy(source, to), store.copy_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def reproduce(
     what: Annotated[
         Literal["table1", "table2", "figure-tsne"],
@@ -671,16 +626,13 @@ def reproduce(
     settings: Settings = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Reproduce a table or figure of the paper: train, measure, write a page. Resumes where it stopped."""
     from recollect.commands.reproduce import reproduce as run
 
     wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
     made = run(what, data, out, settings or [], device, threads, **wishes)
-    _print(made, json_, lambda result: str(result["made"]))
+    _print(made, lambda result: str(result["made"]))
 
 
 if __name__ == "__main__":
