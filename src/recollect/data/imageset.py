@@ -217,7 +217,7 @@ def decode(
             else:
                 pixels[len(kept)] = result
                 kept.append(index)
-        return {**_described([items[index] for index in kept]), "bad": bad}
+        return _described([items[index] for index in kept], bad)
 
     if prod(source.shape) <= cache_gb * 1e9:
         library, bad = cached_library(key, size, source.shape, build)
@@ -301,15 +301,20 @@ def _ahead(function: Callable[[T], R], work: Iterable[T], pieces: int) -> Genera
         pool.shutdown(cancel_futures=True)
 
 
-def _described(items: Sequence[Item]) -> dict[str, Any]:
-    """Return what a `Library` says of its pictures."""
-    categories = sorted({item.category for item in items})
-    place = {name: index for index, name in enumerate(categories)}
-    return {
-        "categories": categories,
-        "labels": [place[item.category] for item in items],
-        "names": [item.relative for item in items],
-    }
+def described(categories: Sequence[str], names: Sequence[str], bad: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a `Library` says of its pictures, of which each has a category and a name."""
+    known = sorted(set(categories))
+    place = {name: index for index, name in enumerate(known)}
+    return {"categories": known, "labels": [place[name] for name in categories], "names": names, "bad": bad}
+
+
+def _described(items: Sequence[Item], bad: Sequence[str] = ()) -> dict[str, Any]:
+    return described([item.category for item in items], [item.relative for item in items], bad)
+
+
+def _library(pixels: Source, about: dict[str, Any], key: str) -> Library:
+    labels = np.array(about["labels"], dtype=np.int64)
+    return Library(pixels, labels, tuple(about["categories"]), tuple(about["names"]), key)
 
 
 def _undecoded_library(
@@ -327,15 +332,7 @@ def _undecoded_library(
         except StorageError as error:
             log.warning("which pictures are bad is not kept for the next time: %s", error)
     good = [item for index, item in enumerate(items) if index not in bad]
-    about = _described(good)
-    library = Library(
-        replace(source, items=good),
-        np.array(about["labels"], dtype=np.int64),
-        tuple(about["categories"]),
-        tuple(about["names"]),
-        key,
-    )
-    return library, list(bad.values())
+    return _library(replace(source, items=good), _described(good), key), list(bad.values())
 
 
 def _read_checked(path: Path, pictures: int) -> dict[int, str] | None:
@@ -385,13 +382,7 @@ def _open_library(folder: Path, key: str, size: int) -> tuple[Library, list[str]
     try:
         about = json.loads((folder / "about.json").read_text())
         pixels = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
-        library = Library(
-            pixels,
-            np.array(about["labels"], dtype=np.int64),
-            tuple(about["categories"]),
-            tuple(about["names"]),
-            key,
-        )
+        library = _library(pixels, about, key)
         fits = (
             pixels.dtype == np.uint8
             and pixels.shape[1:] == (size, size, 3)

@@ -12,7 +12,16 @@ import numpy as np
 
 from recollect.data.arrays import Pixels, Rows
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import CACHE_GB, ImageSet, Library, cached_library, decode, digest, require_room
+from recollect.data.imageset import (
+    CACHE_GB,
+    ImageSet,
+    Library,
+    cached_library,
+    decode,
+    described,
+    digest,
+    require_room,
+)
 from recollect.data.pickles import as_text, read_record
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
@@ -231,14 +240,7 @@ def _unpickled(files: Files, name: str, unpack: Unpack, size: int, before: Calla
         source, categories = read[0]
         for row in track(range(len(source)), f"reading {PurePosixPath(name).name}", len(source)):
             pixels[row] = read_pixels(source[row], size, name=f"{place}, picture {row}")
-        known = sorted(set(categories))
-        label = {category: index for index, category in enumerate(known)}
-        return {
-            "categories": known,
-            "labels": [label[category] for category in categories],
-            "names": _numbered(categories),
-            "bad": [],
-        }
+        return described(categories, _numbered(categories))
 
     key = digest("mini-imagenet", files.stamp([name]), size)
     return cached_library(key, size, shape, build)[0]
