@@ -143,7 +143,10 @@ class SqliteStore:
             raise
 
     def state(self) -> object:
-        """Return SQLite's count of commits through other connections, with the process that counts."""
+        """Return a value that differs from the one before once anybody else has changed something.
+
+        It is SQLite's count of commits through other connections, with the process that counts.
+        """
         with self._connected() as connection:
             return self._process, connection.execute("PRAGMA data_version").fetchone()
 
@@ -159,7 +162,7 @@ class SqliteStore:
         return None if found is None else self._category(found)
 
     def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
-        """Yield the id of each category and the terms (examples, d) of its examples."""
+        """Yield the id of each category (default: of all) and the terms (examples, d) of its examples."""
         if ids is None:
             ids = [category.id for category in self.categories()]
         for start in range(0, len(ids), _AT_ONCE):
@@ -283,12 +286,16 @@ class SqliteStore:
         return Content(categories, last_category, last_example, base)
 
     def know(self, content: Content) -> None:
-        """Note that this content came from here."""
+        """Note that this content came from here: `fill` takes nothing of it."""
         with self._transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (content.digest(),))
 
     def fill(self, content: Content) -> dict[str, int]:
-        """Take over what another store held; return how many examples came to each category."""
+        """Take over what another store held; return how many examples came to each category.
+
+        A store that never held anything takes all of it, ids included. Another one takes the examples that it
+        does not have, once: what was taken over and forgotten since does not come back.
+        """
         if not content or self._knows(content):
             return {}
         with self._transaction() as connection:
@@ -319,7 +326,7 @@ class SqliteStore:
         return {name: len(examples) for name, examples in new.items()}
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; the store cannot be used afterwards."""
         with self._lock:
             if self._shared and self._process != os.getpid():
                 _abandoned.append(self._connection)
