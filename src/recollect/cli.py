@@ -55,20 +55,23 @@ def _with_suffix(*suffixes: str) -> Callable[[Path | None], Path | None]:
     return check
 
 
-_png = _with_suffix(".png")
+_png, _table = _with_suffix(".png"), _with_suffix(".npz", ".csv")
 
 
-def _flag(name: str, text: str, **more: Any) -> Any:  # noqa: ANN401
+def _option(metavar: str, text: str, *names: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401
+    return typer.Option(default, *names, metavar=metavar, help=text, **more)
+
+
+_shared = partial(_option, default=...)
+
+
+def _flag(name: str, text: str, default: Any = ..., **more: Any) -> Any:  # noqa: ANN401
     """Return an option that takes no value; its help shows none."""
-    return typer.Option(name, metavar="", help=text, **more)
+    return _option("", text, name, default=default, **more)
 
 
-def _option(metavar: str, text: str, *names: str, **more: Any) -> Any:  # noqa: ANN401
-    return typer.Option(*names, metavar=metavar, help=text, **more)
-
-
-def _argument(metavar: str, text: str) -> Any:  # noqa: ANN401
-    return typer.Argument(metavar=metavar, help=text)
+def _argument(metavar: str, text: str, default: Any = ...) -> Any:  # noqa: ANN401
+    return typer.Argument(default, metavar=metavar, help=text)
 
 
 class _PlainHelp:
@@ -99,7 +102,7 @@ store_app = typer.Typer(cls=_Group, help="Look after stores of taught categories
 app.add_typer(plot_app, name="plot")
 app.add_typer(store_app, name="store")
 
-# What several commands take.
+# What several commands take; each says the default.
 Json = Annotated[bool, _flag("--json", "Print the result as JSON on standard output.")]
 Quiet = Annotated[bool, _flag("--quiet", "Show no progress.")]
 Version = Annotated[bool, _flag("--version", "Show the version.", callback=_show_version, is_eager=True)]
@@ -111,31 +114,32 @@ Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of t
 Base = Annotated[str, _argument("NAME", "A base category.")]
 Taught = Annotated[str, _argument("NAME", "A taught category.")]
 Store = Annotated[
-    str | None, _option("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
+    str | None,
+    _shared("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store"),
 ]
 Extractor = Annotated[
-    str | None, _option("MODULE", f"{_OWN_CODE}, for a model whose extractor is your own code.")
+    str | None, _shared("MODULE", f"{_OWN_CODE}, for a model whose extractor is your own code.")
 ]
-Device = Annotated[str, _option("NAME", "auto, cpu, cuda or mps.")]
-Threads = Annotated[int | None, _option("N", "Threads on the CPU.", min=1)]
+Device = Annotated[str, _shared("NAME", "auto, cpu, cuda or mps.")]
+Threads = Annotated[int | None, _shared("N", "Threads on the CPU.", min=1)]
 CacheGb = Annotated[
     float | None,
-    _option(
+    _shared(
         "GB", "Keep up to this many GB of decoded pictures (16). Larger sets are decoded on the fly.", min=0
     ),
 ]
 Recursive = Annotated[bool, _flag("--recursive", "Also read the sub-folders of folders.")]
 SkipBad = Annotated[bool, _flag("--skip-bad", "Report pictures that cannot be read, and go on.")]
-Seed = Annotated[int, _option("N", "Seed of all random numbers.", min=0, max=2**31 - 1)]
+Seed = Annotated[int, _shared("N", "Seed of all random numbers.", min=0, max=2**31 - 1)]
 Part = Annotated[
     Literal["val", "test"], typer.Option(help="Which of the reserved categories act as novel ones.")
 ]
-Queries = Annotated[int | None, _option("N", "Queries of each novel category (15; omniglot: 10).", min=1)]
+Queries = Annotated[int | None, _shared("N", "Queries of each novel category (15; omniglot: 10).", min=1)]
 Settings = Annotated[
     list[str] | None,
-    _option("KEY=VALUE", "Any setting, such as stage1.passes=10; wins over options.", "--set"),
+    _shared("KEY=VALUE", "Any setting, such as stage1.passes=10; wins over options.", "--set"),
 ]
-Minutes = Annotated[float | None, _option("N", "Finish the training within N minutes.")]
+Minutes = Annotated[float | None, _shared("N", "Finish the training within N minutes.")]
 
 
 def main() -> None:
@@ -159,7 +163,7 @@ def main() -> None:
         # Writing files has errors of its own; what is left is standard output.
         if error.errno not in _FULL or error.filename is not None:
             raise
-        _drop_output()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where Python's own flush at the end goes
         _end(f"cannot write to standard output: {error.strerror}", 2)
     except Exception as error:
         # typer's own errors for a wrong call; which module they come from depends on its version.
@@ -175,11 +179,6 @@ def main() -> None:
 def _end(message: str, code: int) -> NoReturn:
     sys.stderr.write(f"recollect: {message}\n")
     sys.exit(code)
-
-
-def _drop_output() -> None:
-    """Let Python's own flush at the end go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _command(group: typer.Typer = app, name: str | None = None) -> Callable[[Command], Command]:
@@ -227,7 +226,7 @@ def _target(
 
 @_command()
 def demo(
-    out: Annotated[Path, _option("DIR", "Folder for the model, the pictures and the report.")] = Path("demo"),
+    out: Path = _option("DIR", "Folder for the model, the pictures and the report.", default=Path("demo")),
     seed: Seed = 0,
     device: Device = "auto",
     threads: Threads = None,
@@ -240,50 +239,34 @@ def demo(
 
 @_command()
 def train(
-    data: Annotated[
-        str | None,
-        _argument(
-            "DATA",
-            "A folder of categories, glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH, "
-            "imagenet:PATH.",
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None, _option("NAME", "A recipe, such as paper or cifar-fs-c64f; options override it.")
-    ] = None,
-    extractor: Annotated[
-        str | None,
-        _option(
-            "NAME",
-            "c32f, c64f, c128f, resnet, resnet10; pretrained on ImageNet: efficientnet-lite0, -lite1, "
-            f"-lite2; or your own: {_OWN_CODE}.",
-        ),
-    ] = None,
-    finetune: Annotated[
-        bool | None, _flag("--finetune", "Train a pretrained extractor too, not only the rest.")
-    ] = None,
-    classifier: Annotated[
-        Literal["cosine", "dot"] | None, typer.Option(help="How scores are computed.")
-    ] = None,
-    generator: Annotated[
-        Literal["attention", "average", "mean", "ridge"] | None,
-        typer.Option(help="How the vectors of novel categories are made."),
-    ] = None,
-    last_relu: Annotated[bool | None, _flag("--last-relu", "Keep the extractor's last ReLU.")] = None,
-    shots: Annotated[str | None, _option("N", "'mixed', or a single number of shots to train for.")] = None,
-    out: Annotated[Path, _option("DIR", "The run's folder.")] = Path("runs/model"),
+    data: str | None = _argument(
+        "DATA",
+        "A folder of categories, glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH, imagenet:PATH.",
+        None,
+    ),
+    preset: str | None = _option("NAME", "A recipe, such as paper or cifar-fs-c64f; options override it."),
+    extractor: str | None = _option(
+        "NAME",
+        "c32f, c64f, c128f, resnet, resnet10; pretrained on ImageNet: efficientnet-lite0, -lite1, "
+        f"-lite2; or your own: {_OWN_CODE}.",
+    ),
+    finetune: bool | None = _flag("--finetune", "Train a pretrained extractor too, not only the rest.", None),
+    classifier: Literal["cosine", "dot"] | None = typer.Option(None, help="How scores are computed."),
+    generator: Literal["attention", "average", "mean", "ridge"] | None = typer.Option(
+        None, help="How the vectors of novel categories are made."
+    ),
+    last_relu: bool | None = _flag("--last-relu", "Keep the extractor's last ReLU.", None),
+    shots: str | None = _option("N", "'mixed', or a single number of shots to train for."),
+    out: Path = _option("DIR", "The run's folder.", default=Path("runs/model")),
     minutes: Minutes = None,
-    resume: Annotated[bool, _flag("--resume", "Resume the run in --out.")] = False,
-    seed: Annotated[int | None, _option("N", "Seed of all random numbers.")] = None,
-    split: Annotated[
-        str | None,
-        _option(
-            "FILE|SEED",
-            "Keep categories of a folder or of ImageNet from training, for evaluate: a JSON file "
-            'such as {"val": ["okapi"], "test": ["tapir"]}, or a number that draws 16 % and 20 % of them.',
-        ),
-    ] = None,
-    size: Annotated[int | None, _option("PX", "Height and width of the pictures, in pixels.")] = None,
+    resume: bool = _flag("--resume", "Resume the run in --out.", False),
+    seed: int | None = _option("N", "Seed of all random numbers."),
+    split: str | None = _option(
+        "FILE|SEED",
+        "Keep categories of a folder or of ImageNet from training, for evaluate: a JSON file "
+        'such as {"val": ["okapi"], "test": ["tapir"]}, or a number that draws 16 % and 20 % of them.',
+    ),
+    size: int | None = _option("PX", "Height and width of the pictures, in pixels."),
     device: Device = "auto",
     threads: Threads = None,
     settings: Settings = None,
@@ -307,18 +290,14 @@ def evaluate(
     model: Model,
     data: Data,
     categories: Part = "test",
-    shots: Annotated[str | None, _option("N,…", "Numbers of shots, with commas (1,5).")] = None,
-    ways: Annotated[int, _option("N", "Novel categories in a task.", min=1)] = 5,
+    shots: str | None = _option("N,…", "Numbers of shots, with commas (1,5)."),
+    ways: int = _option("N", "Novel categories in a task.", min=1, default=5),
     queries: Queries = None,
-    tasks: Annotated[int, _option("N", "How many tasks.", min=1)] = 600,
+    tasks: int = _option("N", "How many tasks.", min=1, default=600),
     seed: Seed = 0,
     cache_gb: CacheGb = None,
-    out: Annotated[
-        Path | None, _option("FILE", "Also write the JSON to this file.", callback=_writable)
-    ] = None,
-    plot: Annotated[
-        Path | None, _option("PNG", "Draw base against novel accuracy to this PNG file.", callback=_png)
-    ] = None,
+    out: Path | None = _option("FILE", "Also write the JSON to this file.", callback=_writable),
+    plot: Path | None = _option("PNG", "Draw base against novel accuracy to this PNG file.", callback=_png),
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -345,7 +324,7 @@ def evaluate(
 def tsne(
     model: Model,
     data: Data,
-    out: Annotated[Path, _option("PNG", "The PNG file to draw.", "--out", "-o", callback=_png)],
+    out: Path = _option("PNG", "The PNG file to draw.", "--out", "-o", callback=_png, default=...),
     categories: Part = "test",
     seed: Seed = 0,
     cache_gb: CacheGb = None,
@@ -368,17 +347,13 @@ def tsne(
 @_command()
 def check(
     model: Model,
-    folder: Annotated[
-        Path, _argument("FOLDER", "Pictures, one sub-folder per category; a folder or an archive.")
-    ],
-    out: Annotated[
-        Path | None,
-        _option("PNG", "Draw which categories are confused to this file.", "--out", "-o", callback=_png),
-    ] = None,
-    against: Annotated[
-        str | None,
-        _option("PATH", "Compare with another store; memory: is the model before anything was taught."),
-    ] = None,
+    folder: Path = _argument("FOLDER", "Pictures, one sub-folder per category; a folder or an archive."),
+    out: Path | None = _option(
+        "PNG", "Draw which categories are confused to this file.", "--out", "-o", callback=_png
+    ),
+    against: str | None = _option(
+        "PATH", "Compare with another store; memory: is the model before anything was taught."
+    ),
     skip_bad: SkipBad = False,
     store: Store = None,
     extractor: Extractor = None,
@@ -405,16 +380,13 @@ def info(model: Model) -> None:
 
 @_command()
 def new(
-    out: Annotated[Path, _argument("OUT", "The folder or .safetensors file to write.")],
-    extractor: Annotated[
-        str,
-        _option(
-            "NAME", f"efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; or your own: {_OWN_CODE}."
-        ),
-    ],
-    size: Annotated[
-        int | None, _option("PX", "Height and width of the pictures, in pixels.", min=1, max=1024)
-    ] = None,
+    out: Path = _argument("OUT", "The folder or .safetensors file to write."),
+    extractor: str = _option(
+        "NAME",
+        f"efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; or your own: {_OWN_CODE}.",
+        default=...,
+    ),
+    size: int | None = _option("PX", "Height and width of the pictures, in pixels.", min=1, max=1024),
 ) -> None:
     """Make a recogniser that knows no category yet; teach it everything."""
     from recollect.commands import new
@@ -425,7 +397,7 @@ def new(
 @_command()
 def refit(
     model: Model,
-    out: Annotated[Path, _option("OUT", "The folder or .safetensors file to write.", "--out", "-o")],
+    out: Path = _option("OUT", "The folder or .safetensors file to write.", "--out", "-o", default=...),
     seed: Seed = 0,
     store: Store = None,
     extractor: Extractor = None,
@@ -441,13 +413,12 @@ def refit(
 @_command()
 def teach(
     model: Model,
-    name: Annotated[str | None, _argument("NAME", "What the pictures show.")] = None,
-    pictures: Annotated[list[Path] | None, _argument("PICTURE", "Pictures, or folders of them.")] = None,
-    folder: Annotated[
-        Path | None,
-        _option("FOLDER", "Teach each sub-folder (of a folder or archive) as a category.", "--from"),
-    ] = None,
-    thumbnails: Annotated[bool, _flag("--thumbnails", "Keep a small copy of each picture.")] = False,
+    name: str | None = _argument("NAME", "What the pictures show.", None),
+    pictures: list[Path] | None = _argument("PICTURE", "Pictures, or folders of them.", None),
+    folder: Path | None = _option(
+        "FOLDER", "Teach each sub-folder (of a folder or archive) as a category.", "--from"
+    ),
+    thumbnails: bool = _flag("--thumbnails", "Keep a small copy of each picture.", False),
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
@@ -474,8 +445,8 @@ def forget(model: Model, name: Taught, store: Store = None, extractor: Extractor
 @_command()
 def rename(
     model: Model,
-    old: Annotated[str, _argument("OLD", "A category.")],
-    new: Annotated[str, _argument("NEW", "Its new name.")],
+    old: str = _argument("OLD", "A category."),
+    new: str = _argument("NEW", "Its new name."),
     store: Store = None,
     extractor: Extractor = None,
 ) -> None:
@@ -504,7 +475,7 @@ def unhide(model: Model, name: Base, store: Store = None, extractor: Extractor =
 @_command()
 def categories(
     model: Model,
-    everything: Annotated[bool, _flag("--all", "Show every base category.")] = False,
+    everything: bool = _flag("--all", "Show every base category.", False),
     store: Store = None,
     extractor: Extractor = None,
 ) -> None:
@@ -519,7 +490,7 @@ def categories(
 def explain(
     model: Model,
     name: Taught,
-    top: Annotated[int, _option("N", "How many categories to show.", min=1)] = 5,
+    top: int = _option("N", "How many categories to show.", min=1, default=5),
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
@@ -536,20 +507,17 @@ def explain(
 def predict(
     model: Model,
     pictures: Pictures,
-    top: Annotated[int, _option("N", "How many answers for each picture.", min=1)] = 5,
-    among: Annotated[
-        Literal["all", "base", "novel"], typer.Option(help="Which categories to choose from.")
-    ] = "all",
-    sheet: Annotated[
-        Path | None, _option("PNG", "Draw the pictures with their answers to this PNG file.", callback=_png)
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        _option("FILE", "Write the answers to this CSV file, one row per picture.", callback=_writable),
-    ] = None,
+    top: int = _option("N", "How many answers for each picture.", min=1, default=5),
+    among: Literal["all", "base", "novel"] = typer.Option("all", help="Which categories to choose from."),
+    sheet: Path | None = _option(
+        "PNG", "Draw the pictures with their answers to this PNG file.", callback=_png
+    ),
+    csv: Path | None = _option(
+        "FILE", "Write the answers to this CSV file, one row per picture.", callback=_writable
+    ),
     recursive: Recursive = False,
     skip_bad: SkipBad = False,
-    no_unknown: Annotated[bool, _flag("--no-unknown", "Always name a known category.")] = False,
+    no_unknown: bool = _flag("--no-unknown", "Always name a known category.", False),
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
@@ -575,12 +543,9 @@ def predict(
 def features(
     model: Model,
     pictures: Pictures,
-    out: Annotated[
-        Path,
-        _option(
-            "FILE", "The .npz or .csv file to write.", "--out", "-o", callback=_with_suffix(".npz", ".csv")
-        ),
-    ],
+    out: Path = _option(
+        "FILE", "The .npz or .csv file to write.", "--out", "-o", callback=_table, default=...
+    ),
     recursive: Recursive = False,
     skip_bad: SkipBad = False,
     extractor: Extractor = None,
@@ -597,10 +562,8 @@ def features(
 
 @_command(store_app, "copy")
 def store_copy(
-    source: Annotated[
-        str, _argument("FROM", "A store such as zoo.taught.sqlite, or a model, for its own store.")
-    ],
-    to: Annotated[str, _argument("TO", "The file to write; it must not exist.")],
+    source: str = _argument("FROM", "A store such as zoo.taught.sqlite, or a model, for its own store."),
+    to: str = _argument("TO", "The file to write; it must not exist."),
 ) -> None:
     """Copy a store, also while it is in use. Copying the file alone may leave the latest changes behind."""
     from recollect.commands import store
@@ -610,18 +573,19 @@ def store_copy(
 
 @_command()
 def reproduce(
-    what: Annotated[
-        Literal["table1", "table2", "figure-tsne"],
-        _argument("TABLE", "What to reproduce: table1, table2 or figure-tsne."),
-    ],
-    data: Annotated[str, _argument("DATA", "glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH.")],
+    what: Literal["table1", "table2", "figure-tsne"] = _argument(
+        "TABLE", "What to reproduce: table1, table2 or figure-tsne."
+    ),
+    data: str = _argument("DATA", "glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH."),
     minutes: Minutes = None,
-    seeds: Annotated[int, _option("N", "Trainings of every row.", min=1)] = 1,
-    out: Annotated[
-        Path, _option("DIR", "Folder for runs, results and page; what is finished there is kept.")
-    ] = Path("reproduced"),
-    preset: Annotated[str | None, _option("NAME", "The recipe of all trainings.")] = None,
-    tasks: Annotated[int | None, _option("N", "How many tasks (table1: 2000, table2: 600).", min=2)] = None,
+    seeds: int = _option("N", "Trainings of every row.", min=1, default=1),
+    out: Path = _option(
+        "DIR",
+        "Folder for runs, results and page; what is finished there is kept.",
+        default=Path("reproduced"),
+    ),
+    preset: str | None = _option("NAME", "The recipe of all trainings."),
+    tasks: int | None = _option("N", "How many tasks (table1: 2000, table2: 600).", min=2),
     queries: Queries = None,
     settings: Settings = None,
     device: Device = "auto",
