@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from recollect.errors import PictureError
+from recollect.errors import PictureError, brief
 
 
 @runtime_checkable
@@ -236,9 +236,8 @@ def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) 
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PictureError(f"{name}: there is no such file. Check the path") from error
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise PictureError(
-            f"{name}: the file cannot be opened ({reason}). Check the path and the permissions"
+            f"{name}: the file cannot be opened ({brief(error)}). Check the path and the permissions"
         ) from error
 
 
@@ -304,9 +303,8 @@ def _clear_errors(name: str) -> Iterator[None]:
     # On damaged files decoders raise nearly anything: OSError, SyntaxError, struct.error, zlib.error,
     # EOFError, MemoryError, AttributeError and more.
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise PictureError(
-            f"{name}: the picture is cut short or damaged ({reason}). Save or download it again"
+            f"{name}: the picture is cut short or damaged ({brief(error)}). Save or download it again"
         ) from error
 
 

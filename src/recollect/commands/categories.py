@@ -10,7 +10,6 @@ from rich.text import Text
 from recollect.commands.opening import Target
 from recollect.commands.printing import counted
 from recollect.recognition.recognizer import Recognizer
-from recollect.recognition.results import Category
 from recollect.store import tidy
 
 _SHOWN = 10  # base categories listed unless all are asked for
@@ -19,7 +18,8 @@ _SHOWN = 10  # base categories listed unless all are asked for
 def categories(target: Target) -> dict[str, Any]:
     """Return the result of `recollect categories`: taught ones first, then base ones that were changed."""
     with target.open() as recognizer:
-        known = sorted(recognizer.categories(), key=_order)
+        known = recognizer.categories()
+    known.sort(key=lambda one: (one.origin != "novel", not one.hidden and one.examples is None))
     rows = [asdict(one) for one in known]
     taught = sum(one.origin == "novel" for one in known)
     return {"model": str(target.model), "base": len(known) - taught, "taught": taught, "categories": rows}
@@ -88,10 +88,6 @@ def hide_text(result: dict[str, Any]) -> str:
     if result["hidden"]:
         return f"'{result['category']}' is no longer an answer. To undo this: recollect unhide"
     return f"'{result['category']}' can be an answer again."
-
-
-def _order(category: Category) -> tuple[bool, bool]:
-    return category.origin != "novel", not category.hidden and category.examples is None
 
 
 def _changed(target: Target, change: Callable[[Recognizer], None]) -> dict[str, Any]:

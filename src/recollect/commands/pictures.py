@@ -1,6 +1,7 @@
 """Pictures that a person names: files, folders of them, archives; decoded a few at a time."""
 
 import logging
+import os.path
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,8 @@ def find(paths: Sequence[Path], *, recursive: bool = False) -> list[Named]:
     """Return the pictures that paths name: a folder stands for those right in it, or also for deeper ones."""
     found: list[Named] = []
     for path in paths:
-        found += find_pictures(path, recursive=recursive) if _is_folder(path) else [path]
+        # Not `Path.is_dir`, which raises on a name that is too long; opening it says more.
+        found += find_pictures(path, recursive=recursive) if os.path.isdir(path) else [path]  # noqa: PTH112
     return found
 
 
@@ -60,10 +62,3 @@ def read(
             yield list(good), np.stack(list(good.values()))
     if len(bad) == len(pictures):
         raise PictureError(f"none of {counted(len(pictures), 'picture')} can be read")
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # such as a name too long; opening it says more
-        return False

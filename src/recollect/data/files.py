@@ -9,7 +9,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO, cast
 from recollect.data import limits
 from recollect.data.imageset import Item, digest
 from recollect.data.tars import Unpacked, tar_opener
-from recollect.errors import DataError, PictureError, one_line
+from recollect.errors import DataError, PictureError, brief, one_line
 from recollect.images import HEIC_REMEDY, HEIC_SUFFIXES, UNREAD_SUFFIXES, has_picture_suffix
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Files(ABC):
         try:
             content = self._content(name)
         except Exception as error:
-            raise PictureError(f"cannot read {self.path}/{name}: {_reason(error)}") from error
+            raise PictureError(f"cannot read {self.path}/{name}: {brief(error)}") from error
         if len(content) != self.size(name):
             raise PictureError(f"cannot read {self.path}/{name}: it is cut short, or has just changed")
         return content
@@ -105,10 +105,11 @@ class FolderFiles(Files):
             inside = folder.relative_to(path)
             folders.append(inside.as_posix())
             for name in names:
-                status = _status(folder / name)
-                if status is not None and stat.S_ISREG(status.st_mode):
-                    mark = (status.st_size, status.st_mtime_ns)
-                    entries[(inside / name).as_posix()] = Entry(status.st_size, mark)
+                with suppress(FileNotFoundError):  # a broken link
+                    status = (folder / name).stat()
+                    if stat.S_ISREG(status.st_mode):
+                        mark = (status.st_size, status.st_mtime_ns)
+                        entries[(inside / name).as_posix()] = Entry(status.st_size, mark)
         in_order = sorted(entries, key=lambda name: PurePosixPath(name).parts)
         super().__init__(path, {name: entries[name] for name in in_order}, folders)
 
@@ -129,17 +130,15 @@ class ZipFiles(Files):
                 kind = stat.S_IFMT(info.external_attr >> 16)
                 if info.is_dir():
                     folders.append(PurePosixPath(info.filename).as_posix())
-                else:
-                    regular = kind in {0, stat.S_IFREG}
-                    _add(
-                        found, info.filename, Entry(info.file_size, (info.CRC, info.file_size), info), regular
-                    )
+                    continue
+                entry = Entry(info.file_size, (info.CRC, info.file_size), info)
+                _add(found, info.filename, entry, kind in {0, stat.S_IFREG})
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
         # A damaged directory of the archive raises BadZipFile, and also ValueError, NotImplementedError, …
         except Exception as error:
             raise DataError(
-                f"{path} is neither a zip nor a tar archive, or it is damaged: {_reason(error)}"
+                f"{path} is neither a zip nor a tar archive, or it is damaged: {brief(error)}"
             ) from error
         super().__init__(path, dict(sorted(found.items())), folders)
 
@@ -261,14 +260,6 @@ def _walk(root: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
         log.warning("%s: left out %s, links to folders read already", one_line(root), one_line(some))
 
 
-def _status(path: Path) -> os.stat_result | None:
-    """Return the status of a file, `None` for a broken link."""
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
-
-
 def _raise(error: OSError) -> None:
     raise error
 
@@ -298,12 +289,7 @@ def _clear_errors(place: str) -> Iterator[None]:
     except Exception as error:
         system = isinstance(error, OSError) and error.errno is not None
         why = "" if system else ", it is damaged or cut short"
-        raise DataError(f"cannot read {place}{why}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(reason).split())
+        raise DataError(f"cannot read {place}{why}: {brief(error)}") from error
 
 
 def _is_hidden(part: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, heading, paragraph, picture
 from recollect.reproduce.claims import CLAIMS, Judged, judge, judge_compactness, overall
 from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
-from recollect.reproduce.results import FIGURES, Compactness, Measured, Place, Results, read_json
+from recollect.reproduce.results import FIGURES, Compactness, Place, Results, read_json
 from recollect.reproduce.rows import SHOTS, TABLE_1, TASK_SEED, Row
 from recollect.system.disk import write_text
 
@@ -65,7 +65,8 @@ def _figures(plan: Plan, results: Results) -> Block:
 
 
 def _cell(plan: Plan, results: Results, row: Row, shots: int, figure: str) -> str:
-    text = _measured(results.measured(Place(row.key, shots, figure)))
+    found = results.measured(Place(row.key, shots, figure))
+    text = "–" if found is None else f"{found.mean:.2f} ± {found.ci95:.2f}"
     if not _published(plan) or shots not in row.paper:
         return text
     return f"{text} ({row.paper[shots][FIGURES.index(figure)]})"
@@ -74,10 +75,6 @@ def _cell(plan: Plan, results: Results, row: Row, shots: int, figure: str) -> st
 def _published(plan: Plan) -> bool:
     """Return whether the paper has numbers for this data."""
     return plan.data.startswith("mini-imagenet:")
-
-
-def _measured(found: Measured | None) -> str:
-    return "–" if found is None else f"{found.mean:.2f} ± {found.ci95:.2f}"
 
 
 def _what_varies(seeds: int) -> str:
