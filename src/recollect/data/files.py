@@ -9,7 +9,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -165,7 +165,7 @@ class TarFiles(Files):
         found: dict[str, Entry] = {}
         folders = []
         status = path.stat()
-        with _clear_errors(str(path)), Unpacked(path) as archive:
+        with _clear_errors(str(path)), closing(Unpacked(path)) as archive:
             for info in archive.members():
                 if info.isdir():
                     folders.append(PurePosixPath(info.name).as_posix())

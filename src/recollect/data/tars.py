@@ -43,12 +43,6 @@ class Unpacked:
         self._file = opener(path, "rb")
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the file."""
         self._file.close()
