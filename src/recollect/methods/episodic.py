@@ -87,39 +87,24 @@ class EpisodicMethod(Method, ABC):
     def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
         """Train on episodes of base pictures."""
         stage = EpisodesOfPictures(self, new_model(config, split), split, config)
+
+        def save(**facts: Any) -> None:  # noqa: ANN401
+            self.finish(stage.model, split)
+            facts["validation"] = folder.validation(1)
+            save_trained(folder.model, stage.model, config, method=self.name, **facts)
+
         try:
             seconds = run_stage(stage, folder, stop)
         except Stopped:
-            self._save(stage, config, split, folder, finished=False)
+            save()
             raise
         finally:
             stage.close()
-        self._save(stage, config, split, folder, finished=True, stage1_seconds=round(seconds))
+        episodes = stage.steps * stage.episodes.count
+        seen = {"images_seen": stage.images_seen, "episodes_seen": episodes}
+        save(finished=True, stage1_seconds=round(seconds), **seen)
         folder.checkpoint(1).unlink(missing_ok=True)
         draw_curves(folder)
-
-    def _save(
-        self,
-        stage: "EpisodesOfPictures",
-        config: Config,
-        split: Split,
-        folder: RunFolder,
-        *,
-        finished: bool,
-        **facts: Any,  # noqa: ANN401
-    ) -> None:
-        self.finish(stage.model, split)
-        if finished:
-            facts |= {"images_seen": stage.images_seen, "episodes_seen": stage.steps * stage.episodes.count}
-        save_trained(
-            folder.model,
-            stage.model,
-            config,
-            finished=finished,
-            method=self.name,
-            validation=folder.validation(1),
-            **facts,
-        )
 
 
 class EpisodesOfPictures(Stage):
