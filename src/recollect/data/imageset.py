@@ -322,27 +322,18 @@ def _undecoded_library(
 ) -> tuple[Library, list[str]]:
     """Return the pictures that decode, to be decoded again; which do not is kept under `key`."""
     path = cache_folder() / "checked" / f"{key}.json"
-    bad = _read_checked(path, len(items))
-    if bad is None:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8")).items()
+        bad = {int(index): str(message) for index, message in kept}
+    except (OSError, ValueError, AttributeError):  # not there, or damaged: they can be checked again
         results = enumerate(decoded(source, "checking pictures", skip_bad=skip_bad))
         bad = {index: str(result) for index, result in results if isinstance(result, PictureError)}
-        words = {"version": CACHE_VERSION, "pictures": len(items), "bad": list(bad.items())}
         try:
-            write_text(path, json.dumps(words))
+            write_text(path, json.dumps(bad))
         except StorageError as error:
             log.warning("which pictures are bad is not kept for the next time: %s", error)
     good = [item for index, item in enumerate(items) if index not in bad]
     return _library(replace(source, items=good), _described(good), key), list(bad.values())
-
-
-def _read_checked(path: Path, pictures: int) -> dict[int, str] | None:
-    try:
-        words = json.loads(path.read_text(encoding="utf-8"))
-        if (words["version"], words["pictures"]) == (CACHE_VERSION, pictures):
-            return {int(index): str(message) for index, message in words["bad"]}
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: they can be checked again
-        pass
-    return None
 
 
 def _place(key: str) -> Path:

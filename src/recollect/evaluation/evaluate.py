@@ -328,28 +328,15 @@ def evaluation_report(
         queries = max(1, min(split.queries, sampler.most_queries(ways, max(shots))))
         if queries < split.queries:
             warnings.append(f"some categories have few pictures: --queries {queries}, not {split.queries}")
-    results = evaluate(
-        loaded,
-        split,
-        part=part,
-        shots=shots,
-        ways=ways,
-        queries=queries,
-        tasks=tasks,
-        seed=seed,
-        keep=keep,
-        by=by,
-    )
+    asked = {"ways": ways, "queries": queries, "tasks": tasks, "seed": seed}
+    results = evaluate(loaded, split, part=part, shots=shots, keep=keep, by=by, **asked)
     for warning in warnings:
         log.warning("%s", warning)
     return {
         "model": str(model),
         "data": data,
         "categories": part,
-        "ways": ways,
-        "queries": queries,
-        "tasks": tasks,
-        "seed": seed,
+        **asked,
         "seconds": round(time.perf_counter() - began, 1),
         **({"warnings": warnings} if warnings else {}),
         "results": results,
