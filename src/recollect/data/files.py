@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO
 
 from recollect.data import limits
 from recollect.data.imageset import Item, digest
@@ -81,7 +81,7 @@ class Files(ABC):
         """Open a file of any size as a stream, to be closed; what cannot be read is a `DataError`."""
         place = f"{self.path}/{name}"
         with _clear_errors(place):
-            return io.BufferedReader(_Stream(self._stream(name), place), 1 << 18)
+            return io.BufferedReader(_Stream(self._stream(name), place, self.size(name)), 1 << 18)
 
     def credible_size(self, name: str) -> int:
         """Return how many bytes a file has; one that claims far more than it can have is a `DataError`."""
@@ -93,7 +93,7 @@ class Files(ABC):
 
     @abstractmethod
     def _stream(self, name: str) -> IO[bytes]:
-        """Open one file, with errors of any kind."""
+        """Open one file, after which the stream may go on; with errors of any kind."""
 
 
 class FolderFiles(Files):
@@ -181,21 +181,24 @@ class TarFiles(Files):
         return self._archive.content(self._entries[name].place, self.size(name))
 
     def _stream(self, name: str) -> IO[bytes]:
-        return Unpacked(self.path).part(self._entries[name].place, self.size(name))
+        return Unpacked(self.path).part(self._entries[name].place)
 
 
 class _Stream(io.RawIOBase):
-    """A file whose errors of all kinds become a `DataError` that names it."""
+    """The next `size` bytes of a file, whose errors of all kinds become a `DataError` that names it."""
 
-    def __init__(self, stream: IO[bytes], place: str) -> None:
-        self._inner, self._place = stream, place
+    def __init__(self, stream: IO[bytes], place: str, size: int) -> None:
+        self._inner, self._place, self._left = stream, place, size
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 -- any writable buffer
         with _clear_errors(self._place):
-            return cast("io.BufferedReader", self._inner).readinto(buffer)
+            content = self._inner.read(min(len(buffer), self._left))
+        self._left -= len(content)
+        buffer[: len(content)] = content
+        return len(content)
 
     def close(self) -> None:
         self._inner.close()

@@ -2,9 +2,10 @@
 
 import csv
 import io
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -330,12 +331,8 @@ def _numbered(categories: Iterable[str]) -> list[str]:
     >>> _numbered(["a", "a", "b"])
     ['a/00000', 'a/00001', 'b/00000']
     """
-    seen: Counter[str] = Counter()
-    names = []
-    for category in categories:
-        names.append(f"{category}/{seen[category]:05}")
-        seen[category] += 1
-    return names
+    number: defaultdict[str, Iterator[int]] = defaultdict(count)
+    return [f"{category}/{next(number[category]):05}" for category in categories]
 
 
 def _whole(library: Library) -> ImageSet:

@@ -83,7 +83,9 @@ def confusion_figure(confusion: Confusion) -> "Figure":
     axes.tick_params(which="minor", length=0)
     axes.set_xlabel("predicted category", fontsize=11)
     axes.set_ylabel("true category", fontsize=11)
-    axes.set_title(_title(len(names), len(confusion.true)), fontsize=11)
+    some = f"; the {len(names)} of {len(confusion.true)} categories with the most mistakes"
+    title = f"share of each category's pictures, %{some if len(names) < len(confusion.true) else ''}"
+    axes.set_title(title, fontsize=11)
     if written:
         for (row, column), share in np.ndenumerate(shares):
             if share >= 0.5:
@@ -94,9 +96,3 @@ def confusion_figure(confusion: Confusion) -> "Figure":
         bar.outline.set_visible(False)
         bar.set_label("% of a row", fontsize=10)
     return figure
-
-
-def _title(shown: int, there: int) -> str:
-    if shown == there:
-        return "share of each category's pictures, %"
-    return f"share of each category's pictures, %; the {shown} of {there} categories with the most mistakes"

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, heading, paragraph, picture
-from recollect.reproduce.claims import CLAIMS, Judged, judge, judge_compactness, overall
+from recollect.reproduce.claims import CLAIMS, judge, judge_compactness, overall
 from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
-from recollect.reproduce.results import FIGURES, Compactness, Place, Results, read_json
+from recollect.reproduce.results import FIGURES, Compactness, Measured, Place, Results, read_json
 from recollect.reproduce.rows import SHOTS, TABLE_1, TASK_SEED, Row
 from recollect.system.disk import write_text
 
@@ -104,7 +104,8 @@ def _claims(folder: Path, results: Results, seeds: int) -> list[Block]:
     )
     details: list[Block] = []
     for text, found, digits in judged:
-        details += [paragraph(text), grid(["Comparison", "Difference", "Verdict"], _compared(found, digits))]
+        rows = [[one.text, _signed(one.found, digits), one.verdict] for one in found]
+        details += [paragraph(text), grid(["Comparison", "Difference", "Verdict"], rows)]
     return [
         heading(2, "The paper's claims"),
         paragraph(
@@ -119,15 +120,8 @@ def _claims(folder: Path, results: Results, seeds: int) -> list[Block]:
     ]
 
 
-def _compared(found: list[Judged], digits: int) -> list[list[str]]:
-    return [
-        [
-            one.text,
-            "–" if one.found is None else f"{one.found.mean:+.{digits}f} ± {one.found.ci95:.{digits}f}",
-            one.verdict,
-        ]
-        for one in found
-    ]
+def _signed(found: Measured | None, digits: int) -> str:
+    return "–" if found is None else f"{found.mean:+.{digits}f} ± {found.ci95:.{digits}f}"
 
 
 def _silhouettes(words: dict[str, Any]) -> str:
