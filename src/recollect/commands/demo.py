@@ -119,15 +119,15 @@ def compare(models: dict[str, Model], novel: FeatureSet, base: FeatureSet) -> li
             kind: model_figures(model, novel, base, TaskShape(5, shots, 15), TASKS, seed=0)
             for kind, model in models.items()
         }
-        for kind, figures in found.items():
-            rows.append(
-                {
-                    "shots": shots,
-                    "generator": kind,
-                    **{name: summary(figures[name]) for name in ("novel", "base", "both")},
-                    "both_minus_mean": summary(figures["both"] - found["mean"]["both"]),
-                }
-            )
+        rows += [
+            {
+                "shots": shots,
+                "generator": kind,
+                **{name: summary(figures[name]) for name in ("novel", "base", "both")},
+                "both_minus_mean": summary(figures["both"] - found["mean"]["both"]),
+            }
+            for kind, figures in found.items()
+        ]
     return rows
 
 

@@ -116,17 +116,13 @@ def overall(verdicts: list[str]) -> str:
 
 def judge(claim: Claim, results: Results) -> list[Judged]:
     """Return every comparison of a claim with what was found."""
-    judged = []
-    for comparison in claim.comparisons:
-        found = results.combined(comparison.weights)
-        judged.append(Judged(comparison.text, found, verdict(found, comparison.above)))
-    return judged
+    found = [(one, results.combined(one.weights)) for one in claim.comparisons]
+    return [Judged(one.text, difference, verdict(difference, one.above)) for one, difference in found]
 
 
 def judge_compactness(silhouettes: Mapping[str, Any]) -> list[Judged]:
     """Return the comparisons of the claim on features, from what `figure-tsne` measured."""
-    judged = []
-    for how, words in silhouettes.items():
-        found = Measured(words["difference"]["mean"], words["difference"]["ci95"])
-        judged.append(Judged(f"silhouette {how}: cosine − dot product", found, verdict(found)))
-    return judged
+    found = {how: Measured(**words["difference"]) for how, words in silhouettes.items()}
+    return [
+        Judged(f"silhouette {how}: cosine − dot product", one, verdict(one)) for how, one in found.items()
+    ]

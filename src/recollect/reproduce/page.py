@@ -48,19 +48,14 @@ def _introduction(plan: Plan) -> str:
 
 def _unfinished(plan: Plan, results: Results) -> list[Block]:
     done, all_of_them = len(results.files), len(list(plan.rows.trainings(plan.seeds)))
-    if done == all_of_them:
-        return []
-    return [
-        paragraph(f"Unfinished: {done} of {all_of_them} trainings are done, and the others are missing here.")
-    ]
+    text = f"Unfinished: {done} of {all_of_them} trainings are done, and the others are missing here."
+    return [] if done == all_of_them else [paragraph(text)]
 
 
 def _figures(plan: Plan, results: Results) -> Block:
-    head = ["", *(f"{shots}-shot {figure.capitalize()}" for shots in SHOTS for figure in FIGURES)]
-    rows = []
-    for row in plan.rows.rows:
-        cells = [_cell(plan, results, row, shots, figure) for shots in SHOTS for figure in FIGURES]
-        rows.append([row.title, *cells])
+    cells = [(shots, figure) for shots in SHOTS for figure in FIGURES]
+    head = ["", *(f"{shots}-shot {figure.capitalize()}" for shots, figure in cells)]
+    rows = [[row.title, *(_cell(plan, results, row, *cell) for cell in cells)] for row in plan.rows.rows]
     return grid(head, rows)
 
 
