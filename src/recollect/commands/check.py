@@ -72,10 +72,10 @@ def check(
                 f"{_some(sorted(untaught))}, and the model knows {_some([*answers[0].origins])}"
             )
         prepare = header.spec.preprocessing
-        for places, pixels in pictures.read(asked, prepare, "checking", skip_bad=skip_bad, bad=bad):
+        for some, pixels in pictures.read(asked, prepare, "checking", skip_bad=skip_bad, bad=bad):
             for recognizer, one in zip(opened, answers, strict=True):
-                for place, (best, *_) in zip(places, recognizer.predict(pixels, top=1), strict=True):
-                    true = one.spelled.get(fold(asked[place].category), asked[place].category)
+                for item, (best, *_) in zip(some, recognizer.predict(pixels, top=1), strict=True):
+                    true = one.spelled.get(fold(item.category), item.category)
                     one.counts[true, None if best.origin == "unknown" else best.category] += 1
     first = answers[0]
     # Somebody may have taught or renamed a category since: its new name is an answer too.

@@ -45,18 +45,17 @@ def predict(
     answered: list[pictures.Named] = []
     bad: list[dict[str, str]] = []
     with target.open() as recognizer:
-        for places, pixels in pictures.read(found, prepare, "predicting", skip_bad=skip_bad, bad=bad):
-            answered += [found[place] for place in places]
-            for place, given in zip(
-                places, recognizer.predict(pixels, top, among, unknown=unknown), strict=True
-            ):
-                predictions.append(
-                    {
-                        "picture": pictures.name_of(found[place]),
-                        "unknown": given[0].origin == "unknown",
-                        "answers": [asdict(answer) for answer in given],
-                    }
-                )
+        for some, pixels in pictures.read(found, prepare, "predicting", skip_bad=skip_bad, bad=bad):
+            answered += some
+            answers = recognizer.predict(pixels, top, among, unknown=unknown)
+            predictions += [
+                {
+                    "picture": pictures.name_of(picture),
+                    "unknown": given[0].origin == "unknown",
+                    "answers": [asdict(answer) for answer in given],
+                }
+                for picture, given in zip(some, answers, strict=True)
+            ]
     report = {"model": str(target.model), "predictions": predictions, **({"left_out": bad} if bad else {})}
     return report, answered
 
