@@ -149,6 +149,10 @@ class Library:
         labels = np.array([place[self.categories[label]] for label in self.labels[chosen]], dtype=np.int64)
         return ImageSet(self.pixels, chosen, labels, tuple(categories), self.key, self.published)
 
+    def whole(self) -> ImageSet:
+        """Return all pictures."""
+        return self.select(range(len(self.labels)), self.categories)
+
 
 @dataclass(frozen=True)
 class Item:

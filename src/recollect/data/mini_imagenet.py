@@ -13,16 +13,7 @@ import numpy as np
 
 from recollect.data.arrays import Pixels, Rows
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import (
-    CACHE_GB,
-    ImageSet,
-    Library,
-    cached_library,
-    decode,
-    described,
-    digest,
-    require_room,
-)
+from recollect.data.imageset import CACHE_GB, Library, cached_library, decode, described, digest, require_room
 from recollect.data.pickles import as_text, read_record
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
@@ -218,9 +209,9 @@ def _from_pickles(
         parts = split_pictures(base[0], Reserved(), held_twelfth, flips=True)
     else:
         _require_same(files, [*found.values()], base)
-        train, own_val, own_test = (_whole(library) for library in base)
+        train, own_val, own_test = (library.whole() for library in base)
         parts = Split(train, own_val, own_test, val=None, test=None, flips=True)
-    return replace(parts, val=_whole(val), test=_whole(test))
+    return replace(parts, val=val.whole(), test=test.whole())
 
 
 def _unpickled(files: Files, name: str, unpack: Unpack, size: int, before: Callable[[], None]) -> Library:
@@ -333,10 +324,6 @@ def _numbered(categories: Iterable[str]) -> list[str]:
     """
     number: defaultdict[str, Iterator[int]] = defaultdict(count)
     return [f"{category}/{next(number[category]):05}" for category in categories]
-
-
-def _whole(library: Library) -> ImageSet:
-    return library.select(range(len(library.labels)), library.categories)
 
 
 def _require_disjoint(path: Path, sets: Mapping[str, Iterable[str]]) -> None:

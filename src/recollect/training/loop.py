@@ -65,11 +65,6 @@ class Stage(ABC):
     def judge(self) -> dict[str, float]:
         """Return validation figures in percent, `select` among them."""
 
-    @property
-    @abstractmethod
-    def images_seen(self) -> int:
-        """Return how many pictures the extractor sees in the whole stage."""
-
     def close(self) -> None:  # noqa: B027
         """End the processes that decode ahead, where there are any."""
 

@@ -29,7 +29,7 @@ from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.frozen import FrozenViews, HeadClassification, centre_on, frozen_views
-from recollect.training.loop import Stage, run_stage, step_seed, stop_on_signals
+from recollect.training.loop import run_stage, step_seed, stop_on_signals
 from recollect.training.ridge import (
     features_of,
     see_pictures,
@@ -215,7 +215,7 @@ def learn_stage_one(
         return load_model(folder.stage_one_model, config.extractor).to(config.device)
     if frozen is None and model.spec.centred:
         centre_on(model, split)
-    stage: Stage = (
+    stage: BaseClassification | HeadClassification = (
         BaseClassification(model, split, config)
         if frozen is None
         else HeadClassification(model, split, config, frozen)
