@@ -172,10 +172,8 @@ def _confusion(
 
 
 def _figures(confusion: Confusion, origins: Mapping[str, str]) -> dict[str, Any]:
-    counts, own = confusion.counts, confusion.own()
-    totals, right = counts.sum(axis=1), counts[np.arange(len(own)), own]
-    wrong = counts.copy()
-    wrong[np.arange(len(own)), own] = 0
+    totals, wrong = confusion.counts.sum(axis=1), confusion.wrong()
+    right = totals - wrong.sum(axis=1)
     rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for place, name in enumerate(confusion.true):
         worst = int(wrong[place].argmax())

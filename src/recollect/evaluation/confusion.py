@@ -29,6 +29,12 @@ class Confusion:
         place = {name: index for index, name in enumerate(self.predicted)}
         return np.array([place[name] if name in place else place[UNKNOWN] for name in self.true])
 
+    def wrong(self) -> npt.NDArray[np.int64]:
+        """Return the counts without those of right answers."""
+        wrong = self.counts.copy()
+        wrong[np.arange(len(wrong)), self.own()] = 0
+        return wrong
+
 
 def shown_shares(confusion: Confusion) -> tuple[list[str], list[str], npt.NDArray[np.float64]]:
     """Return which true categories a picture shows, which answers, and shares (rows, columns) in percent.
@@ -37,9 +43,7 @@ def shown_shares(confusion: Confusion) -> tuple[list[str], list[str], npt.NDArra
     others, and of others taken for them. Columns are these, the other answers that were given wrongly most
     often, `UNKNOWN`, and last, if anything is left, all other answers together.
     """
-    own, counts = confusion.own(), confusion.counts
-    wrong = counts.copy()
-    wrong[np.arange(len(own)), own] = 0
+    own, counts, wrong = confusion.own(), confusion.counts, confusion.wrong()
     mistakes = wrong.sum(axis=1) + wrong.sum(axis=0)[own]
     rows = np.sort(np.argsort(-mistakes, kind="stable")[:MOST])
     given = counts[rows].sum(axis=0)
