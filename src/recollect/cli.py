@@ -33,29 +33,23 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _writable(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before the work for it begins."""
-    if path is not None:
-        from recollect.commands.printing import require_writable
-
-        require_writable(path)
-    return path
-
-
-def _with_suffix(*suffixes: str) -> Callable[[Path | None], Path | None]:
-    """Return a check that a path ends in one of these and can be written."""
+def _file(*suffixes: str) -> Callable[[Path | None], Path | None]:
+    """Return a check, before any work begins, that a file can be written and ends in one of these."""
 
     def check(path: Path | None) -> Path | None:
-        _writable(path)
-        if path is not None and path.suffix.lower() not in suffixes:
-            examples = " or ".join(str(path.with_suffix(suffix)) for suffix in suffixes)
-            raise typer.BadParameter(f"{path}: name a {' or '.join(suffixes)} file, such as {examples}")
+        if path is not None:
+            from recollect.commands.printing import require_writable
+
+            require_writable(path)
+            if suffixes and path.suffix.lower() not in suffixes:
+                examples = " or ".join(str(path.with_suffix(suffix)) for suffix in suffixes)
+                raise typer.BadParameter(f"{path}: name a {' or '.join(suffixes)} file, such as {examples}")
         return path
 
     return check
 
 
-_png, _table = _with_suffix(".png"), _with_suffix(".npz", ".csv")
+_writable, _png, _table = _file(), _file(".png"), _file(".npz", ".csv")
 
 
 def _option(metavar: str, text: str, *names: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401

@@ -51,7 +51,7 @@ def load(
         reserved,
         held,
         flips=True,
-        test_rows=[row for row, name in enumerate(library.names) if _part(name) == "val"],
+        test_rows=[row for row, name in enumerate(library.names) if PurePosixPath(name).parts[-3] == "val"],
     )
 
 
@@ -106,7 +106,3 @@ def _require_both(path: Path, train: set[str], val: set[str]) -> None:
                 f"{path}/{part} is missing {len(other - own)} categories that the other folder has, "
                 f"such as '{min(other - own)}'"
             )
-
-
-def _part(name: str) -> str:
-    return PurePosixPath(name).parts[-3]
