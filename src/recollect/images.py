@@ -30,7 +30,6 @@ class Readable(Protocol):
 
     def read(self) -> bytes:
         """Return all its bytes."""
-        ...
 
 
 class Tensor(Protocol):
@@ -39,11 +38,9 @@ class Tensor(Protocol):
     @property
     def ndim(self) -> int:
         """Return the number of dimensions."""
-        ...
 
     def detach(self) -> Any:  # noqa: ANN401
         """Return the same tensor outside of any gradient."""
-        ...
 
 
 Picture = str | os.PathLike[str] | bytes | Readable | Image.Image | npt.NDArray[np.uint8] | Tensor

@@ -42,11 +42,9 @@ class Source(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Return (all, size, size, 3)."""
-        ...
 
     def __getitem__(self, rows: Rows, /) -> Pixels:
         """Return a new array, (len(rows), size, size, 3)."""
-        ...
 
 
 @dataclass(frozen=True)
