@@ -11,7 +11,8 @@ from recollect.data.splits import Split
 from recollect.data.tasks import Tasks
 from recollect.evaluation.evaluate import Scorer, ScoringFunction
 from recollect.evaluation.metrics import Scores
-from recollect.features import FeatureSet
+from recollect.features import FeatureSet, category_means, extract
+from recollect.model.model import Model
 from recollect.training.config import Config
 from recollect.training.runfolder import RunFolder
 from recollect.training.train import learn_both_stages, train
@@ -69,6 +70,14 @@ def task_scores(
         return Scores.of_all(base_scores.cpu(), novel_scores.cpu(), tasks.novel_queries.shape[1])
 
     return scores
+
+
+@torch.no_grad()
+def learn_means(model: Model, split: Split) -> None:
+    """Let the rows of the classifier be the means of base categories' features, as it sees them."""
+    features = extract(model, split.base_train)
+    seen = model.classifier.view(features.features.to(model.mean.device)).cpu()
+    model.classifier.weight.copy_(category_means(seen, features.labels, len(split.categories)))
 
 
 def squared_distances(queries: Tensor, means: Tensor) -> Tensor:
