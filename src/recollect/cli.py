@@ -108,8 +108,7 @@ Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of t
 Base = Annotated[str, _argument("NAME", "A base category.")]
 Taught = Annotated[str, _argument("NAME", "A taught category.")]
 Store = Annotated[
-    str | None,
-    _shared("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store"),
+    str | None, _shared("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
 ]
 Extractor = Annotated[
     str | None, _shared("MODULE", f"{_OWN_CODE}, for a model whose extractor is your own code.")
@@ -189,8 +188,8 @@ def _command(group: typer.Typer = app, name: str | None = None) -> Callable[[Com
 
         own = inspect.signature(function)
         shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-            for name, kind in {"json_": Json, "quiet": Quiet, "version": Version}.items()
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for option, kind in {"json_": Json, "quiet": Quiet, "version": Version}.items()
         ]
         command.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
         group.command(name, cls=_Command)(command)

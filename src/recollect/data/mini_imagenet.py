@@ -5,6 +5,7 @@ import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -220,22 +221,21 @@ def _unpickled(files: Files, name: str, unpack: Unpack, size: int, before: Calla
     `before` is called before it is read.
     """
     place = f"{files.path}/{name}"
-    read: list[Pictures] = []
 
-    def shape() -> tuple[int, ...]:
+    @cache
+    def read() -> Pictures:
         before()
         with files.open(name) as stream:
-            read.append(unpack(read_record(stream, place), place))
-        return (len(read[0].pixels), size, size, 3)
+            return unpack(read_record(stream, place), place)
 
     def build(pixels: Pixels) -> dict[str, Any]:
-        source, categories = read[0]
+        source, categories = read()
         for row in track(range(len(source)), f"reading {PurePosixPath(name).name}", len(source)):
             pixels[row] = read_pixels(source[row], size, name=f"{place}, picture {row}")
         return described(categories, _numbered(categories))
 
     key = digest("mini-imagenet", files.stamp([name]), size)
-    return cached_library(key, size, shape, build)[0]
+    return cached_library(key, size, lambda: (len(read().pixels), size, size, 3), build)[0]
 
 
 def _unpack_phase(record: Record, place: str) -> Pictures:
