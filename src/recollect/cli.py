@@ -297,7 +297,6 @@ def evaluate(
 ) -> None:
     """Measure a model on few-shot tasks: novel, base and joint accuracy, with confidence intervals."""
     from recollect.commands import evaluate
-    from recollect.evaluation.report import evaluation_table
 
     options = {
         "part": categories, "ways": ways, "queries": queries, "tasks": tasks, "seed": seed,
@@ -306,7 +305,7 @@ def evaluate(
     report, kept = evaluate.evaluate(
         model, data, shots=shots, threads=threads, curve=plot is not None, **options
     )
-    _print(report, evaluation_table)
+    _print(report, evaluate.evaluation_table)
     if out is not None:
         evaluate.write_report(out, report)
     if plot is not None:
@@ -326,8 +325,7 @@ def tsne(
     threads: Threads = None,
 ) -> None:
     """Draw features of categories unseen in training on a plane, one colour each (t-SNE)."""
-    from recollect.evaluation.report import tsne_text
-    from recollect.evaluation.tsne import tsne_report
+    from recollect.evaluation.tsne import tsne_report, tsne_text
     from recollect.system import machine
 
     machine.prepare(threads)

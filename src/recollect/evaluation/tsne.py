@@ -163,3 +163,9 @@ def tsne_report(
         **({"warnings": warnings} if warnings else {}),
         "picture": str(out),
     }
+
+
+def tsne_text(report: dict[str, Any]) -> str:
+    """Return what `recollect plot tsne` prints."""
+    shown = f"{report['pictures']} pictures of {len(report['shown'])} {report['categories']} categories"
+    return f"{report['picture']}\n{shown}, silhouette {report['silhouette']:.3f}"
