@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.commands.opening import Target
@@ -32,15 +32,15 @@ def categories_table(report: dict[str, Any], *, everything: bool = False) -> Tab
     shown = report["categories"] if everything else report["categories"][: changed + _SHOWN]
     left = len(report["categories"]) - len(shown)
     table = Table(
+        Column("id", justify="right"),
+        "category",
+        "origin",
+        Column("examples", justify="right"),
         title=f"{taught} taught, {base} base categories",
         title_justify="left",
         caption=f"{left} more base categories: --all" if left else None,
         caption_justify="left",
     )
-    table.add_column("id", justify="right")
-    table.add_column("category")
-    table.add_column("origin")
-    table.add_column("examples", justify="right")
     for row in shown:
         examples = "" if row["examples"] is None else str(row["examples"])
         # Not plain strings: a name may hold what rich takes for markup.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.commands import pictures
@@ -100,11 +100,9 @@ def check(
 def check_table(report: dict[str, Any]) -> Table:
     """Return a row for each category, and above them the accuracy of all."""
     compared = "against" in report
-    table = Table(title=_title(report), title_justify="left")
-    for heading in ("category", "origin", "pictures", "accuracy, %"):
-        table.add_column(heading, justify="right" if heading in {"pictures", "accuracy, %"} else "left")
-    if compared:
-        table.add_column("against, %", justify="right")
+    headings = ("pictures", "accuracy, %", *(("against, %",) if compared else ()))
+    figures = [Column(heading, justify="right") for heading in headings]
+    table = Table("category", "origin", *figures, title=_title(report), title_justify="left")
     table.add_column("most often taken for")
     for row in [*report["categories"], *report["unknown"]]:
         wrong = row["confused_with"]

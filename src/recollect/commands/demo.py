@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.backends.torch import TorchBackend
@@ -205,9 +205,9 @@ def teaching_figure(teaching: Teaching, comparison: list[dict[str, Any]]) -> Fig
 
 def demo_text(result: dict[str, Any]) -> Group:
     """Return what the demo prints."""
-    table = Table(title=f"Unseen characters, {result['tasks']} tasks, accuracy in %", title_justify="left")
-    for name in _HEADINGS:
-        table.add_column(name, justify="left" if name == "generator" else "right")
+    columns = (Column(name, justify="left" if name == "generator" else "right") for name in _HEADINGS)
+    title = f"Unseen characters, {result['tasks']} tasks, accuracy in %"
+    table = Table(*columns, title=title, title_justify="left")
     for row in _rows(result, digits=1):
         table.add_row(*row)
     lines = [

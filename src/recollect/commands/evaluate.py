@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from recollect.commands.printing import json_text
 from recollect.errors import RecollectError
@@ -54,13 +54,10 @@ def evaluate(
 def evaluation_table(report: dict[str, Any]) -> Table:
     """Return a table of every figure, in percent, with its 95 % interval."""
     title = f"{report['tasks']} tasks with {report['ways']} novel categories each, accuracy in %"
-    table = Table(title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
-    table.add_column("shots", justify="right")
-    for heading in _COLUMNS.values():
-        table.add_column(heading, justify="right")
+    columns = (Column(heading, justify="right") for heading in ("shots", *_COLUMNS.values()))
+    table = Table(*columns, title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
     for result in report["results"]:
-        cells = [_cell(result[name]) for name in _COLUMNS]
-        table.add_row(str(result["shots"]), *cells)
+        table.add_row(str(result["shots"]), *(_cell(result[name]) for name in _COLUMNS))
     return table
 
 

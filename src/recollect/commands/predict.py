@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.commands import pictures
@@ -79,19 +79,13 @@ def write_csv(path: Path, report: dict[str, Any]) -> None:
 def predict_table(report: dict[str, Any]) -> Group:
     """Return every answer for a single picture, or a row for each of many, with the best answers."""
     predictions = report["predictions"]
-    single = len(predictions) == 1
-    table = Table(header_style="")
-    if not single:
-        table.add_column("picture")
-    table.add_column("category")
-    table.add_column("probability", min_width=_BAR)
-    table.add_column("", justify="right")
-    table.add_column("origin")
-    if single:
+    columns = ("category", Column("probability", min_width=_BAR), Column(justify="right"), "origin")
+    if len(predictions) == 1:
+        table = Table(*columns, header_style="")
         for answer in predictions[0]["answers"]:
             table.add_row(*_cells(answer))
         return Group(PathText(predictions[0]["picture"]), table)
-    table.add_column("then", style="dim")
+    table = Table("picture", *columns, Column("then", style="dim"), header_style="")
     folder = common_folder([one["picture"] for one in predictions])
     for one in predictions:
         first, *others = one["answers"]
