@@ -96,8 +96,7 @@ def draw_projection(axes: Axes, projection: Projection) -> None:
             alpha=0.85,
             label=plain(name),
         )
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color("#bbbbbb")
     kind = "L2-normalised features" if projection.kind == "cosine" else "raw features"
     axes.set_xlabel(f"{kind}, silhouette {projection.silhouette:.3f}", fontsize=11)
