@@ -34,7 +34,7 @@ def _show_version(asked: bool) -> None:
 
 
 def _file(*suffixes: str) -> Callable[[Path | None], Path | None]:
-    """Return a check, before any work begins, that a file can be written and ends in one of these."""
+    """Return a callback that refuses a file which cannot be written or has none of these suffixes."""
 
     def check(path: Path | None) -> Path | None:
         if path is not None:
@@ -96,7 +96,7 @@ store_app = typer.Typer(cls=_Group, help="Look after stores of taught categories
 app.add_typer(plot_app, name="plot")
 app.add_typer(store_app, name="store")
 
-# What several commands take; each says the default.
+# Options that several commands share; each command sets the default.
 Json = Annotated[bool, _flag("--json", "Print the result as JSON on standard output.")]
 Quiet = Annotated[bool, _flag("--quiet", "Show no progress.")]
 Version = Annotated[bool, _flag("--version", "Show the version.", callback=_show_version, is_eager=True)]

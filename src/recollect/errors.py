@@ -20,7 +20,7 @@ def one_line(text: object) -> str:
 
 
 def brief(error: Exception) -> str:
-    """Return why something failed, in one line that is not too long."""
+    """Return the reason for an error in one short line."""
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(reason).split())[:300]
 

@@ -39,7 +39,7 @@ def name_of(picture: Named) -> str:
 def read(
     pictures: Sequence[N], prepare: Preprocessing, title: str, *, skip_bad: bool, bad: list[dict[str, str]]
 ) -> Iterator[tuple[list[N], Pixels]]:
-    """Yield a few pictures at a time, and their pixels (n, size, size, 3).
+    """Yield a few pictures at a time with their pixels (n, size, size, 3).
 
     With `skip_bad`, those that cannot be read go to `bad` (`picture`, `reason`) and are reported; else the
     first one is an error, as it is when no picture can be read.

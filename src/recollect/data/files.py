@@ -93,7 +93,7 @@ class Files(ABC):
 
     @abstractmethod
     def _stream(self, name: str) -> IO[bytes]:
-        """Open one file, after which the stream may go on; with errors of any kind."""
+        """Open one file; the stream may run on past its end, and raise any error."""
 
 
 class FolderFiles(Files):

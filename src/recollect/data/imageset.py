@@ -304,7 +304,7 @@ def _ahead(function: Callable[[T], R], work: Iterable[T], pieces: int) -> Genera
 
 
 def described(categories: Sequence[str], names: Sequence[str], bad: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a `Library` says of its pictures, of which each has a category and a name."""
+    """Describe the pictures of a `Library` by the category and the name of each."""
     known = sorted(set(categories))
     place = {name: index for index, name in enumerate(known)}
     return {"categories": known, "labels": [place[name] for name in categories], "names": names, "bad": bad}

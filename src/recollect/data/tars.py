@@ -69,7 +69,7 @@ class Unpacked:
             return self._file.read(size)
 
     def part(self, start: int) -> IO[bytes]:
-        """Return a file's content, and what follows it, as a stream; to close it closes the archive."""
+        """Return a stream that starts at a file's content; closing it closes the archive."""
         self.seek(start)
         return self._file
 

@@ -18,7 +18,7 @@ img { max-width: 100% }
 
 
 class Block(NamedTuple):
-    """A part of a page, in both languages."""
+    """A part of a page, as Markdown and as HTML."""
 
     markdown: str
     html: str
@@ -51,7 +51,7 @@ def code(lines: Sequence[str]) -> Block:
 
 
 def picture(path: Path, text: str) -> Block:
-    """Return a PNG file in the page's folder, which HTML holds whole."""
+    """Return a PNG file from the page's folder; HTML embeds it."""
     data = base64.b64encode(path.read_bytes()).decode()
     html = f'<img alt="{escape(text)}" src="data:image/png;base64,{data}">'
     return Block(f"![{text}]({path.name})", html)

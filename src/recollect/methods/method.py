@@ -26,7 +26,7 @@ class Method(Scorer):
     """Learns from base pictures, then scores tasks over novel and, where `joint`, over base categories too.
 
     A trained method is a run folder; its model file names the method, which defines what the parts of the
-    `Model` mean. What a method does not say for itself is as in the paper.
+    `Model` mean. By default, a method does what the paper does.
     """
 
     title = "Dynamic few-shot learning without forgetting"  # as papers call it
@@ -74,7 +74,7 @@ def task_scores(
 
 @torch.no_grad()
 def learn_means(model: Model, split: Split) -> None:
-    """Let the rows of the classifier be the means of base categories' features, as it sees them."""
+    """Set the classifier's rows to the mean features of base categories, as the classifier sees them."""
     features = extract(model, split.base_train)
     seen = model.classifier.view(features.features.to(model.mean.device)).cpu()
     model.classifier.weight.copy_(category_means(seen, features.labels, len(split.categories)))

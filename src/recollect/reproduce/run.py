@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 def reproduce(what: str, data: str, folder: Path, say: Say, **wishes: Any) -> Path:  # noqa: ANN401
-    """Reproduce a table, or the t-SNE figure with what of table 1 it needs; return the page or the picture.
+    """Reproduce a table, or the t-SNE figure with the rows of table 1 that it needs; return what was made.
 
     Wishes are those of `make_plan`. What is finished is neither trained nor evaluated again.
     """
