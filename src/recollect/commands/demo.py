@@ -245,25 +245,23 @@ def _next_steps(result: dict[str, Any]) -> list[str]:
 
 def _report(result: dict[str, Any], pictures: list[Path]) -> str:
     title = "Learning characters without forgetting"
-    return as_html(
-        title,
-        [
-            heading(1, title),
-            paragraph(
-                "A c32f network learned 64 characters of eleven scripts; then it met characters it had never "
-                f"seen. Accuracy in % over {result['tasks']} tasks. {_WORDS}"
-            ),
-            grid(_HEADINGS, _rows(result, digits=2)),
-            heading(2, "Five characters, one picture each"),
-            *map(paragraph, _teaching_lines(result["taught"])),
-            *(picture(path, path.stem) for path in pictures),
-            heading(2, "Try next"),
-            code([step.strip() for step in _next_steps(result)]),
-            paragraph(
-                f"Training took {result['training_seconds']:.0f} s, everything {result['seconds']:.0f} s."
-            ),
-        ],
+    words = (
+        "A c32f network learned 64 characters of eleven scripts; then it met characters it had never seen. "
+        f"Accuracy in % over {result['tasks']} tasks. {_WORDS}"
     )
+    took = f"Training took {result['training_seconds']:.0f} s, everything {result['seconds']:.0f} s."
+    blocks = [
+        heading(1, title),
+        paragraph(words),
+        grid(_HEADINGS, _rows(result, digits=2)),
+        heading(2, "Five characters, one picture each"),
+        *map(paragraph, _teaching_lines(result["taught"])),
+        *(picture(path, path.stem) for path in pictures),
+        heading(2, "Try next"),
+        code([step.strip() for step in _next_steps(result)]),
+        paragraph(took),
+    ]
+    return as_html(title, blocks)
 
 
 def _rows(result: dict[str, Any], digits: int) -> list[list[str]]:

@@ -28,11 +28,8 @@ def explain_table(report: dict[str, Any]) -> Table:
     """Return a row for each category."""
     leans = "leans_on" in report
     title = f"'{report['category']}' {'leans on' if leans else 'competes with'}"
-    columns = (
-        "base category" if leans else "category",
-        Column("share" if leans else "cosine", justify="right"),
-    )
-    table = Table(*columns, title=Text(title), title_justify="left")
+    what, how = ("base category", "share") if leans else ("category", "cosine")
+    table = Table(what, Column(how, justify="right"), title=Text(title), title_justify="left")
     for row in report["leans_on"] if leans else report["competes_with"]:
         table.add_row(Text(row["category"]), percent(row["share"]) if leans else f"{row['cosine']:.2f}")
     return table
