@@ -576,15 +576,15 @@ MUTANTS = [
     Mutant(
         "what was forgotten comes back",
         "store/sqlite.py",
-        "connection.execute(query, (content.digest(),)).fetchone() is not None",
+        'bool(self._rows("SELECT 1 FROM known WHERE digest = ?", content.digest()))',
         "False",
         "store/test_stores.py recognition/test_hardening.py -k 'comes or come_back or forgets or fill'",
     ),
     Mutant(
         "a base category cannot be taught under its shown name",
         "store/sqlite.py",
-        "_check_shown(connection, name, but=name)",
-        "_check_shown(connection, name)",
+        "self._check_shown(name, but=name)",
+        "self._check_shown(name)",
         "store/test_stores.py recognition/test_correcting.py",
     ),
 ]

@@ -1,12 +1,13 @@
 """The command line: parses, calls, prints. Heavy imports stand in the commands that need them."""
 
 import errno
+import inspect
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from recollect.commands.opening import Target
 
 _OWN_CODE = "module:package.module:callable"
+Command = Callable[..., None]
+_asked = {"json": False}  # of the command that runs
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -30,48 +33,39 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _be_quiet(asked: bool) -> None:
-    from recollect.system import progress
-
-    progress.be_quiet(asked)
-
-
-def _writable(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before the work for it begins."""
-    if path is not None:
-        from recollect.commands.printing import require_writable
-
-        require_writable(path)
-    return path
-
-
-def _with_suffix(*suffixes: str) -> Callable[[Path | None], Path | None]:
-    """Return a check that a path ends in one of these and can be written."""
+def _file(*suffixes: str) -> Callable[[Path | None], Path | None]:
+    """Return a callback that refuses a file which cannot be written or has none of these suffixes."""
 
     def check(path: Path | None) -> Path | None:
-        _writable(path)
-        if path is not None and path.suffix.lower() not in suffixes:
-            examples = " or ".join(str(path.with_suffix(suffix)) for suffix in suffixes)
-            raise typer.BadParameter(f"{path}: name a {' or '.join(suffixes)} file, such as {examples}")
+        if path is not None:
+            from recollect.commands.printing import require_writable
+
+            require_writable(path)
+            if suffixes and path.suffix.lower() not in suffixes:
+                examples = " or ".join(str(path.with_suffix(suffix)) for suffix in suffixes)
+                raise typer.BadParameter(f"{path}: name a {' or '.join(suffixes)} file, such as {examples}")
         return path
 
     return check
 
 
-_png = _with_suffix(".png")
+_writable, _png, _table = _file(), _file(".png"), _file(".npz", ".csv")
 
 
-def _flag(name: str, text: str, **more: Any) -> Any:  # noqa: ANN401
+def _option(metavar: str, text: str, *names: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401
+    return typer.Option(default, *names, metavar=metavar, help=text, **more)
+
+
+_shared = partial(_option, default=...)
+
+
+def _flag(name: str, text: str, default: Any = ..., **more: Any) -> Any:  # noqa: ANN401
     """Return an option that takes no value; its help shows none."""
-    return typer.Option(name, metavar="", help=text, **more)
+    return _option("", text, name, default=default, **more)
 
 
-def _option(metavar: str, text: str, *names: str, **more: Any) -> Any:  # noqa: ANN401
-    return typer.Option(*names, metavar=metavar, help=text, **more)
-
-
-def _argument(metavar: str, text: str) -> Any:  # noqa: ANN401
-    return typer.Argument(metavar=metavar, help=text)
+def _argument(metavar: str, text: str, default: Any = ...) -> Any:  # noqa: ANN401
+    return typer.Argument(default, metavar=metavar, help=text)
 
 
 class _PlainHelp:
@@ -102,9 +96,9 @@ store_app = typer.Typer(cls=_Group, help="Look after stores of taught categories
 app.add_typer(plot_app, name="plot")
 app.add_typer(store_app, name="store")
 
-# What several commands take.
+# Options that several commands share; each command sets the default.
 Json = Annotated[bool, _flag("--json", "Print the result as JSON on standard output.")]
-Quiet = Annotated[bool, _flag("--quiet", "Show no progress.", callback=_be_quiet)]
+Quiet = Annotated[bool, _flag("--quiet", "Show no progress.")]
 Version = Annotated[bool, _flag("--version", "Show the version.", callback=_show_version, is_eager=True)]
 Model = Annotated[
     Path, _argument("MODEL", "A model file, a run folder, or imagenet, which comes with recollect.")
@@ -114,31 +108,31 @@ Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of t
 Base = Annotated[str, _argument("NAME", "A base category.")]
 Taught = Annotated[str, _argument("NAME", "A taught category.")]
 Store = Annotated[
-    str | None, _option("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
+    str | None, _shared("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
 ]
 Extractor = Annotated[
-    str | None, _option("MODULE", f"{_OWN_CODE}, for a model whose extractor is your own code.")
+    str | None, _shared("MODULE", f"{_OWN_CODE}, for a model whose extractor is your own code.")
 ]
-Device = Annotated[str, _option("NAME", "auto, cpu, cuda or mps.")]
-Threads = Annotated[int | None, _option("N", "Threads on the CPU.", min=1)]
+Device = Annotated[str, _shared("NAME", "auto, cpu, cuda or mps.")]
+Threads = Annotated[int | None, _shared("N", "Threads on the CPU.", min=1)]
 CacheGb = Annotated[
     float | None,
-    _option(
+    _shared(
         "GB", "Keep up to this many GB of decoded pictures (16). Larger sets are decoded on the fly.", min=0
     ),
 ]
 Recursive = Annotated[bool, _flag("--recursive", "Also read the sub-folders of folders.")]
 SkipBad = Annotated[bool, _flag("--skip-bad", "Report pictures that cannot be read, and go on.")]
-Seed = Annotated[int, _option("N", "Seed of all random numbers.", min=0, max=2**31 - 1)]
+Seed = Annotated[int, _shared("N", "Seed of all random numbers.", min=0, max=2**31 - 1)]
 Part = Annotated[
     Literal["val", "test"], typer.Option(help="Which of the reserved categories act as novel ones.")
 ]
-Queries = Annotated[int | None, _option("N", "Queries of each novel category (15; omniglot: 10).", min=1)]
+Queries = Annotated[int | None, _shared("N", "Queries of each novel category (15; omniglot: 10).", min=1)]
 Settings = Annotated[
     list[str] | None,
-    _option("KEY=VALUE", "Any setting, such as stage1.passes=10; wins over options.", "--set"),
+    _shared("KEY=VALUE", "Any setting, such as stage1.passes=10; wins over options.", "--set"),
 ]
-Minutes = Annotated[float | None, _option("N", "Finish the training within N minutes.")]
+Minutes = Annotated[float | None, _shared("N", "Finish the training within N minutes.")]
 
 
 def main() -> None:
@@ -162,7 +156,7 @@ def main() -> None:
         # Writing files has errors of its own; what is left is standard output.
         if error.errno not in _FULL or error.filename is not None:
             raise
-        _drop_output()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where Python's own flush at the end goes
         _end(f"cannot write to standard output: {error.strerror}", 2)
     except Exception as error:
         # typer's own errors for a wrong call; which module they come from depends on its version.
@@ -180,15 +174,34 @@ def _end(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _drop_output() -> None:
-    """Let Python's own flush at the end go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def _command(group: typer.Typer = app, name: str | None = None) -> Callable[[Command], Command]:
+    """Return a decorator for commands, each of which also takes --json, --quiet and --version."""
+
+    def register(function: Command) -> Command:
+        @wraps(function)
+        def command(json_: bool, quiet: bool, version: bool, **given: Any) -> None:  # noqa: ANN401, ARG001
+            from recollect.system import progress
+
+            progress.be_quiet(quiet)
+            _asked["json"] = json_
+            function(**given)
+
+        own = inspect.signature(function)
+        shared = [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for option, kind in {"json_": Json, "quiet": Quiet, "version": Version}.items()
+        ]
+        command.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
+        group.command(name, cls=_Command)(command)
+        return function
+
+    return register
 
 
-def _print(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], Any]) -> None:
+def _print(result: dict[str, Any], show: Callable[[dict[str, Any]], Any]) -> None:
     from recollect.commands.printing import print_result
 
-    print_result(result, as_json, show)
+    print_result(result, _asked["json"], show)
 
 
 @app.callback()
@@ -204,76 +217,54 @@ def _target(
     return Target(model, store, extractor, device, threads)
 
 
-@app.command(cls=_Command)
+@_command()
 def demo(
-    out: Annotated[Path, _option("DIR", "Folder for the model, the pictures and the report.")] = Path("demo"),
+    out: Path = _option("DIR", "Folder for the model, the pictures and the report.", default=Path("demo")),
     seed: Seed = 0,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Train on built-in characters, add new ones from one picture each, and show the results."""
     from recollect.commands import demo
 
-    _print(demo.run_demo(out, seed=seed, device=device, threads=threads), json_, demo.demo_text)
+    _print(demo.run_demo(out, seed=seed, device=device, threads=threads), demo.demo_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def train(
-    data: Annotated[
-        str | None,
-        _argument(
-            "DATA",
-            "A folder of categories, glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH, "
-            "imagenet:PATH.",
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None, _option("NAME", "A recipe, such as paper or cifar-fs-c64f; options override it.")
-    ] = None,
-    extractor: Annotated[
-        str | None,
-        _option(
-            "NAME",
-            "c32f, c64f, c128f, resnet, resnet10; pretrained on ImageNet: efficientnet-lite0, -lite1, "
-            f"-lite2; or your own: {_OWN_CODE}.",
-        ),
-    ] = None,
-    finetune: Annotated[
-        bool | None, _flag("--finetune", "Train a pretrained extractor too, not only the rest.")
-    ] = None,
-    classifier: Annotated[
-        Literal["cosine", "dot"] | None, typer.Option(help="How scores are computed.")
-    ] = None,
-    generator: Annotated[
-        Literal["attention", "average", "mean", "ridge"] | None,
-        typer.Option(help="How the vectors of novel categories are made."),
-    ] = None,
-    last_relu: Annotated[bool | None, _flag("--last-relu", "Keep the extractor's last ReLU.")] = None,
-    shots: Annotated[str | None, _option("N", "'mixed', or a single number of shots to train for.")] = None,
-    out: Annotated[Path, _option("DIR", "The run's folder.")] = Path("runs/model"),
+    data: str | None = _argument(
+        "DATA",
+        "A folder of categories, glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH, imagenet:PATH.",
+        None,
+    ),
+    preset: str | None = _option("NAME", "A recipe, such as paper or cifar-fs-c64f; options override it."),
+    extractor: str | None = _option(
+        "NAME",
+        "c32f, c64f, c128f, resnet, resnet10; pretrained on ImageNet: efficientnet-lite0, -lite1, "
+        f"-lite2; or your own: {_OWN_CODE}.",
+    ),
+    finetune: bool | None = _flag("--finetune", "Train a pretrained extractor too, not only the rest.", None),
+    classifier: Literal["cosine", "dot"] | None = typer.Option(None, help="How scores are computed."),
+    generator: Literal["attention", "average", "mean", "ridge"] | None = typer.Option(
+        None, help="How the vectors of novel categories are made."
+    ),
+    last_relu: bool | None = _flag("--last-relu", "Keep the extractor's last ReLU.", None),
+    shots: str | None = _option("N", "'mixed', or a single number of shots to train for."),
+    out: Path = _option("DIR", "The run's folder.", default=Path("runs/model")),
     minutes: Minutes = None,
-    resume: Annotated[bool, _flag("--resume", "Resume the run in --out.")] = False,
-    seed: Annotated[int | None, _option("N", "Seed of all random numbers.")] = None,
-    split: Annotated[
-        str | None,
-        _option(
-            "FILE|SEED",
-            "Keep categories of a folder or of ImageNet from training, for evaluate: a JSON file "
-            'such as {"val": ["okapi"], "test": ["tapir"]}, or a number that draws 16 % and 20 % of them.',
-        ),
-    ] = None,
-    size: Annotated[int | None, _option("PX", "Height and width of the pictures, in pixels.")] = None,
+    resume: bool = _flag("--resume", "Resume the run in --out.", False),
+    seed: int | None = _option("N", "Seed of all random numbers."),
+    split: str | None = _option(
+        "FILE|SEED",
+        "Keep categories of a folder or of ImageNet from training, for evaluate: a JSON file "
+        'such as {"val": ["okapi"], "test": ["tapir"]}, or a number that draws 16 % and 20 % of them.',
+    ),
+    size: int | None = _option("PX", "Height and width of the pictures, in pixels."),
     device: Device = "auto",
     threads: Threads = None,
     settings: Settings = None,
     skip_bad: SkipBad = False,
     cache_gb: CacheGb = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Train a recogniser on the categories of DATA."""
     from recollect.commands import train
@@ -284,36 +275,28 @@ def train(
         "seed": seed, "split": split, "size": size, "device": device, "threads": threads,
         "skip_bad": skip_bad or None, "cache_gb": cache_gb, "preset": preset,
     }  # fmt: skip
-    _print(train.train(out, options, settings or [], resume=resume), json_, train.train_text)
+    _print(train.train(out, options, settings or [], resume=resume), train.train_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def evaluate(
     model: Model,
     data: Data,
     categories: Part = "test",
-    shots: Annotated[str | None, _option("N,…", "Numbers of shots, with commas (1,5).")] = None,
-    ways: Annotated[int, _option("N", "Novel categories in a task.", min=1)] = 5,
+    shots: str | None = _option("N,…", "Numbers of shots, with commas (1,5)."),
+    ways: int = _option("N", "Novel categories in a task.", min=1, default=5),
     queries: Queries = None,
-    tasks: Annotated[int, _option("N", "How many tasks.", min=1)] = 600,
+    tasks: int = _option("N", "How many tasks.", min=1, default=600),
     seed: Seed = 0,
     cache_gb: CacheGb = None,
-    out: Annotated[
-        Path | None, _option("FILE", "Also write the JSON to this file.", callback=_writable)
-    ] = None,
-    plot: Annotated[
-        Path | None, _option("PNG", "Draw base against novel accuracy to this PNG file.", callback=_png)
-    ] = None,
+    out: Path | None = _option("FILE", "Also write the JSON to this file.", callback=_writable),
+    plot: Path | None = _option("PNG", "Draw base against novel accuracy to this PNG file.", callback=_png),
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Measure a model on few-shot tasks: novel, base and joint accuracy, with confidence intervals."""
     from recollect.commands import evaluate
-    from recollect.evaluation.report import evaluation_table
 
     options = {
         "part": categories, "ways": ways, "queries": queries, "tasks": tasks, "seed": seed,
@@ -322,139 +305,115 @@ def evaluate(
     report, kept = evaluate.evaluate(
         model, data, shots=shots, threads=threads, curve=plot is not None, **options
     )
-    _print(report, json_, evaluation_table)
+    _print(report, evaluate.evaluation_table)
     if out is not None:
         evaluate.write_report(out, report)
     if plot is not None:
         evaluate.draw_curve(plot, report, kept)
 
 
-@plot_app.command(cls=_Command)
+@_command(plot_app)
 def tsne(
     model: Model,
     data: Data,
-    out: Annotated[Path, _option("PNG", "The PNG file to draw.", "--out", "-o", callback=_png)],
+    out: Path = _option("PNG", "The PNG file to draw.", "--out", "-o", callback=_png, default=...),
     categories: Part = "test",
     seed: Seed = 0,
     cache_gb: CacheGb = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Draw features of categories unseen in training on a plane, one colour each (t-SNE)."""
-    from recollect.evaluation.report import tsne_text
-    from recollect.evaluation.tsne import tsne_report
+    from recollect.evaluation.tsne import tsne_report, tsne_text
     from recollect.system import machine
 
     machine.prepare(threads)
     report = tsne_report(
         model, data, out, part=categories, seed=seed, cache_gb=cache_gb, extractor=extractor, device=device
     )
-    _print(report, json_, tsne_text)
+    _print(report, tsne_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def check(
     model: Model,
-    folder: Annotated[
-        Path, _argument("FOLDER", "Pictures, one sub-folder per category; a folder or an archive.")
-    ],
-    out: Annotated[
-        Path | None,
-        _option("PNG", "Draw which categories are confused to this file.", "--out", "-o", callback=_png),
-    ] = None,
-    against: Annotated[
-        str | None,
-        _option("PATH", "Compare with another store; memory: is the model before anything was taught."),
-    ] = None,
+    folder: Path = _argument("FOLDER", "Pictures, one sub-folder per category; a folder or an archive."),
+    out: Path | None = _option(
+        "PNG", "Draw which categories are confused to this file.", "--out", "-o", callback=_png
+    ),
+    against: str | None = _option(
+        "PATH", "Compare with another store; memory: is the model before anything was taught."
+    ),
     skip_bad: SkipBad = False,
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Measure a model on your own labelled pictures: the accuracy of each category."""
     from recollect.commands import check
 
     target = _target(model, store, extractor, device, threads)
     report, confusion = check.check(target, folder, against=against, skip_bad=skip_bad)
-    _print(report, json_, check.check_table)
+    _print(report, check.check_table)
     if out is not None:
         check.draw_confusion(out, confusion)
 
 
-@app.command(cls=_Command)
-def info(model: Model, json_: Json = False, _quiet: Quiet = False, _version: Version = False) -> None:
+@_command()
+def info(model: Model) -> None:
     """Show what a model file is and where it comes from."""
     from recollect.commands import info
 
-    _print(info.model_info(model), json_, info.info_table)
+    _print(info.model_info(model), info.info_table)
 
 
-@app.command(cls=_Command)
+@_command()
 def new(
-    out: Annotated[Path, _argument("OUT", "The folder or .safetensors file to write.")],
-    extractor: Annotated[
-        str,
-        _option(
-            "NAME", f"efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; or your own: {_OWN_CODE}."
-        ),
-    ],
-    size: Annotated[
-        int | None, _option("PX", "Height and width of the pictures, in pixels.", min=1, max=1024)
-    ] = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
+    out: Path = _argument("OUT", "The folder or .safetensors file to write."),
+    extractor: str = _option(
+        "NAME",
+        f"efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; or your own: {_OWN_CODE}.",
+        default=...,
+    ),
+    size: int | None = _option("PX", "Height and width of the pictures, in pixels.", min=1, max=1024),
 ) -> None:
     """Make a recogniser that knows no category yet; teach it everything."""
     from recollect.commands import new
 
-    _print(new.new_recogniser(extractor, out, size), json_, new.new_text)
+    _print(new.new_recogniser(extractor, out, size), new.new_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def refit(
     model: Model,
-    out: Annotated[Path, _option("OUT", "The folder or .safetensors file to write.", "--out", "-o")],
+    out: Path = _option("OUT", "The folder or .safetensors file to write.", "--out", "-o", default=...),
     seed: Seed = 0,
     store: Store = None,
     extractor: Extractor = None,
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Promote taught categories with enough examples to base categories, in a new model."""
     from recollect.commands import refit
 
     result = refit.refit(_target(model, store, extractor, "cpu", threads), out, seed=seed)
-    _print(result, json_, refit.refit_text)
+    _print(result, refit.refit_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def teach(
     model: Model,
-    name: Annotated[str | None, _argument("NAME", "What the pictures show.")] = None,
-    pictures: Annotated[list[Path] | None, _argument("PICTURE", "Pictures, or folders of them.")] = None,
-    folder: Annotated[
-        Path | None,
-        _option("FOLDER", "Teach each sub-folder (of a folder or archive) as a category.", "--from"),
-    ] = None,
-    thumbnails: Annotated[bool, _flag("--thumbnails", "Keep a small copy of each picture.")] = False,
+    name: str | None = _argument("NAME", "What the pictures show.", None),
+    pictures: list[Path] | None = _argument("PICTURE", "Pictures, or folders of them.", None),
+    folder: Path | None = _option(
+        "FOLDER", "Teach each sub-folder (of a folder or archive) as a category.", "--from"
+    ),
+    thumbnails: bool = _flag("--thumbnails", "Keep a small copy of each picture.", False),
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Add a category from one or a few pictures, or add pictures to one that is known."""
     if (name is None) == (folder is None) or (folder is None and not pictures):
@@ -463,136 +422,97 @@ def teach(
 
     target = _target(model, store, extractor, device, threads)
     result = teach.teach(target, name, pictures or [], folder, thumbnails=thumbnails)
-    _print(result, json_, partial(teach.teach_text, own_store=store is None))
+    _print(result, partial(teach.teach_text, own_store=store is None))
 
 
-@app.command(cls=_Command)
-def forget(
-    model: Model,
-    name: Taught,
-    store: Store = None,
-    extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
-) -> None:
+@_command()
+def forget(model: Model, name: Taught, store: Store = None, extractor: Extractor = None) -> None:
     """Remove a taught category, or the pictures that were added to a base category."""
     from recollect.commands import categories as command
 
-    _print(command.forget(_target(model, store, extractor), name), json_, command.forget_text)
+    _print(command.forget(_target(model, store, extractor), name), command.forget_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def rename(
     model: Model,
-    old: Annotated[str, _argument("OLD", "A category.")],
-    new: Annotated[str, _argument("NEW", "Its new name.")],
+    old: str = _argument("OLD", "A category."),
+    new: str = _argument("NEW", "Its new name."),
     store: Store = None,
     extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Rename a category. The model itself keeps the names of its base categories."""
     from recollect.commands import categories as command
 
-    _print(command.rename(_target(model, store, extractor), old, new), json_, command.rename_text)
+    _print(command.rename(_target(model, store, extractor), old, new), command.rename_text)
 
 
-@app.command(cls=_Command)
-def hide(
-    model: Model,
-    name: Base,
-    store: Store = None,
-    extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
-) -> None:
+@_command()
+def hide(model: Model, name: Base, store: Store = None, extractor: Extractor = None) -> None:
     """Never give a base category as an answer; unhide undoes it."""
     from recollect.commands import categories as command
 
-    _print(command.hide(_target(model, store, extractor), name), json_, command.hide_text)
+    _print(command.hide(_target(model, store, extractor), name), command.hide_text)
 
 
-@app.command(cls=_Command)
-def unhide(
-    model: Model,
-    name: Base,
-    store: Store = None,
-    extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
-) -> None:
+@_command()
+def unhide(model: Model, name: Base, store: Store = None, extractor: Extractor = None) -> None:
     """Let a hidden base category be an answer again."""
     from recollect.commands import categories as command
 
-    _print(command.hide(_target(model, store, extractor), name, hidden=False), json_, command.hide_text)
+    _print(command.hide(_target(model, store, extractor), name, hidden=False), command.hide_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def categories(
     model: Model,
-    everything: Annotated[bool, _flag("--all", "Show every base category.")] = False,
+    everything: bool = _flag("--all", "Show every base category.", False),
     store: Store = None,
     extractor: Extractor = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """List what a model knows: taught categories, then base ones."""
     from recollect.commands import categories as command
 
     report = command.categories(_target(model, store, extractor))
-    _print(report, json_, partial(command.categories_table, everything=everything))
+    _print(report, partial(command.categories_table, everything=everything))
 
 
-@app.command(cls=_Command)
+@_command()
 def explain(
     model: Model,
     name: Taught,
-    top: Annotated[int, _option("N", "How many categories to show.", min=1)] = 5,
+    top: int = _option("N", "How many categories to show.", min=1, default=5),
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Show which base categories a taught one is built from."""
     from recollect.commands import explain
 
     report = explain.explain(_target(model, store, extractor, device, threads), name, top)
-    _print(report, json_, explain.explain_table)
+    _print(report, explain.explain_table)
 
 
-@app.command(cls=_Command)
+@_command()
 def predict(
     model: Model,
     pictures: Pictures,
-    top: Annotated[int, _option("N", "How many answers for each picture.", min=1)] = 5,
-    among: Annotated[
-        Literal["all", "base", "novel"], typer.Option(help="Which categories to choose from.")
-    ] = "all",
-    sheet: Annotated[
-        Path | None, _option("PNG", "Draw the pictures with their answers to this PNG file.", callback=_png)
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        _option("FILE", "Write the answers to this CSV file, one row per picture.", callback=_writable),
-    ] = None,
+    top: int = _option("N", "How many answers for each picture.", min=1, default=5),
+    among: Literal["all", "base", "novel"] = typer.Option("all", help="Which categories to choose from."),
+    sheet: Path | None = _option(
+        "PNG", "Draw the pictures with their answers to this PNG file.", callback=_png
+    ),
+    csv: Path | None = _option(
+        "FILE", "Write the answers to this CSV file, one row per picture.", callback=_writable
+    ),
     recursive: Recursive = False,
     skip_bad: SkipBad = False,
-    no_unknown: Annotated[bool, _flag("--no-unknown", "Always name a known category.")] = False,
+    no_unknown: bool = _flag("--no-unknown", "Always name a known category.", False),
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Name what pictures show."""
     from recollect.commands import predict
@@ -601,7 +521,7 @@ def predict(
     report, shown = predict.predict(
         target, pictures, top, among, unknown=not no_unknown, recursive=recursive, skip_bad=skip_bad
     )
-    _print(report, json_, predict.predict_table)
+    _print(report, predict.predict_table)
     if csv is not None:
         predict.write_csv(csv, report)
     if sheet is not None:
@@ -610,77 +530,64 @@ def predict(
         write_sheet(sheet, report, shown)
 
 
-@app.command(cls=_Command)
+@_command()
 def features(
     model: Model,
     pictures: Pictures,
-    out: Annotated[
-        Path,
-        _option(
-            "FILE", "The .npz or .csv file to write.", "--out", "-o", callback=_with_suffix(".npz", ".csv")
-        ),
-    ],
+    out: Path = _option(
+        "FILE", "The .npz or .csv file to write.", "--out", "-o", callback=_table, default=...
+    ),
     recursive: Recursive = False,
     skip_bad: SkipBad = False,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Write the features of pictures to a file, for your own use."""
     from recollect.commands import features
 
     target = _target(model, "memory:", extractor, device, threads)
     result = features.features(target, pictures, out, recursive=recursive, skip_bad=skip_bad)
-    _print(result, json_, features.features_text)
+    _print(result, features.features_text)
 
 
-@store_app.command("copy", cls=_Command)
+@_command(store_app, "copy")
 def store_copy(
-    source: Annotated[
-        str, _argument("FROM", "A store such as zoo.taught.sqlite, or a model, for its own store.")
-    ],
-    to: Annotated[str, _argument("TO", "The file to write; it must not exist.")],
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
+    source: str = _argument("FROM", "A store such as zoo.taught.sqlite, or a model, for its own store."),
+    to: str = _argument("TO", "The file to write; it must not exist."),
 ) -> None:
     """Copy a store, also while it is in use. Copying the file alone may leave the latest changes behind."""
     from recollect.commands import store
 
-    _print(store.copy(source, to), json_, store.copy_text)
+    _print(store.copy(source, to), store.copy_text)
 
 
-@app.command(cls=_Command)
+@_command()
 def reproduce(
-    what: Annotated[
-        Literal["table1", "table2", "figure-tsne"],
-        _argument("TABLE", "What to reproduce: table1, table2 or figure-tsne."),
-    ],
-    data: Annotated[str, _argument("DATA", "glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH.")],
+    what: Literal["table1", "table2", "figure-tsne"] = _argument(
+        "TABLE", "What to reproduce: table1, table2 or figure-tsne."
+    ),
+    data: str = _argument("DATA", "glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH."),
     minutes: Minutes = None,
-    seeds: Annotated[int, _option("N", "Trainings of every row.", min=1)] = 1,
-    out: Annotated[
-        Path, _option("DIR", "Folder for runs, results and page; what is finished there is kept.")
-    ] = Path("reproduced"),
-    preset: Annotated[str | None, _option("NAME", "The recipe of all trainings.")] = None,
-    tasks: Annotated[int | None, _option("N", "How many tasks (table1: 2000, table2: 600).", min=2)] = None,
+    seeds: int = _option("N", "Trainings of every row.", min=1, default=1),
+    out: Path = _option(
+        "DIR",
+        "Folder for runs, results and page; what is finished there is kept.",
+        default=Path("reproduced"),
+    ),
+    preset: str | None = _option("NAME", "The recipe of all trainings."),
+    tasks: int | None = _option("N", "How many tasks (table1: 2000, table2: 600).", min=2),
     queries: Queries = None,
     settings: Settings = None,
     device: Device = "auto",
     threads: Threads = None,
-    json_: Json = False,
-    _quiet: Quiet = False,
-    _version: Version = False,
 ) -> None:
     """Reproduce a table or figure of the paper: train, measure, write a page. Resumes where it stopped."""
     from recollect.commands.reproduce import reproduce as run
 
     wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
     made = run(what, data, out, settings or [], device, threads, **wishes)
-    _print(made, json_, lambda result: str(result["made"]))
+    _print(made, lambda result: str(result["made"]))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,12 @@ def one_line(text: object) -> str:
     )
 
 
+def brief(error: Exception) -> str:
+    """Return the reason for an error in one short line."""
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(reason).split())[:300]
+
+
 class RecollectError(Exception):
     """Something you can fix: the message says in one line what is wrong, where, and what to do."""
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from recollect.errors import PictureError
+from recollect.errors import PictureError, brief
 
 
 @runtime_checkable
@@ -30,7 +30,6 @@ class Readable(Protocol):
 
     def read(self) -> bytes:
         """Return all its bytes."""
-        ...
 
 
 class Tensor(Protocol):
@@ -39,11 +38,9 @@ class Tensor(Protocol):
     @property
     def ndim(self) -> int:
         """Return the number of dimensions."""
-        ...
 
     def detach(self) -> Any:  # noqa: ANN401
         """Return the same tensor outside of any gradient."""
-        ...
 
 
 Picture = str | os.PathLike[str] | bytes | Readable | Image.Image | npt.NDArray[np.uint8] | Tensor
@@ -91,15 +88,34 @@ def has_picture_suffix(name: str) -> bool:
     return suffix in PICTURE_SUFFIXES or (suffix in HEIC_SUFFIXES and reads_heic())
 
 
-def open_picture(picture: Picture, name: str | None = None) -> Image.Image:
+def open_picture(picture: Picture, name: str | None = None, short_side: int | None = None) -> Image.Image:
     """Return the picture as an upright RGB image, fully decoded; transparent parts become white.
 
     ``name`` is what errors call the picture; by default its path. Of an animation the first frame
     counts, of a PIL image the current one. The image handed over is not changed, and an open file is read
     from its start. A tensor whose first dimension is 1, 3 or 4 is (channels, height, width), as torchvision
-    has it; any other is (height, width, channels), or (height, width).
+    has it; any other is (height, width, channels), or (height, width). A JPEG much larger than
+    ``short_side`` needs may come back smaller.
     """
-    return _open(picture, name, short_side=None)
+    name = name or own_name(picture) or "the picture"
+    if isinstance(picture, np.ndarray):
+        return _from_array(picture, name)
+    if isinstance(picture, Image.Image):
+        _check_size(picture.size, name)
+        with _clear_errors(name):
+            return _upright_rgb(picture, name)
+    if isinstance(picture, bytes):
+        return _decode(io.BytesIO(picture), name, short_side)
+    if isinstance(picture, str | os.PathLike):
+        return _read_file(picture, name, short_side)
+    if _is_tensor(picture):
+        return _from_array(_tensor_pixels(picture, name), name)
+    if isinstance(picture, Readable):
+        return _decode(io.BytesIO(_content(picture, name)), name, short_side)
+    raise PictureError(
+        f"{name}: expected a path, the bytes of a file, an open binary file, a PIL image, a numpy array or a "
+        f"tensor, got {type(picture).__name__}"
+    )
 
 
 def fit(image: Image.Image, size: int, short_side: int | None = None) -> npt.NDArray[np.uint8]:
@@ -125,8 +141,7 @@ def read_pixels(
     >>> read_pixels(np.zeros((40, 60, 3), np.uint8), size=32).shape
     (32, 32, 3)
     """
-    image = _open(picture, name, _checked_short_side(size, short_side))
-    return fit(image, size, short_side)
+    return fit(open_picture(picture, name, _checked_short_side(size, short_side)), size, short_side)
 
 
 def read_batch(
@@ -149,7 +164,7 @@ def read_batch(
 
 def thumbnail(picture: Picture, side: int = 96) -> bytes:
     """Return a small copy of a picture as the bytes of a JPEG file, at most `side` pixels a side."""
-    image = _open(picture, None, short_side=side)
+    image = open_picture(picture, short_side=side)
     image.thumbnail((side, side))
     content = io.BytesIO()
     image.save(content, "JPEG", quality=85)
@@ -172,29 +187,6 @@ def own_name(picture: Picture) -> str | None:
         return os.fsdecode(filename) if filename else None
     name = getattr(picture, "name", None)  # of an open file; a number where it was opened by one
     return name if isinstance(name, str) else None
-
-
-def _open(picture: Picture, name: str | None, short_side: int | None) -> Image.Image:
-    """Decode to upright RGB; a JPEG much larger than ``short_side`` needs may come back smaller."""
-    name = name or own_name(picture) or "the picture"
-    if isinstance(picture, np.ndarray):
-        return _from_array(picture, name)
-    if isinstance(picture, Image.Image):
-        _check_size(picture.size, name)
-        with _clear_errors(name):
-            return _upright_rgb(picture, name)
-    if isinstance(picture, bytes):
-        return _decode(io.BytesIO(picture), name, short_side)
-    if isinstance(picture, str | os.PathLike):
-        return _read_file(picture, name, short_side)
-    if _is_tensor(picture):
-        return _from_array(_tensor_pixels(picture, name), name)
-    if isinstance(picture, Readable):
-        return _decode(io.BytesIO(_content(picture, name)), name, short_side)
-    raise PictureError(
-        f"{name}: expected a path, the bytes of a file, an open binary file, a PIL image, a numpy array or a "
-        f"tensor, got {type(picture).__name__}"
-    )
 
 
 def _is_tensor(picture: object) -> TypeGuard[Tensor]:
@@ -236,9 +228,8 @@ def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) 
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PictureError(f"{name}: there is no such file. Check the path") from error
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise PictureError(
-            f"{name}: the file cannot be opened ({reason}). Check the path and the permissions"
+            f"{name}: the file cannot be opened ({brief(error)}). Check the path and the permissions"
         ) from error
 
 
@@ -304,9 +295,8 @@ def _clear_errors(name: str) -> Iterator[None]:
     # On damaged files decoders raise nearly anything: OSError, SyntaxError, struct.error, zlib.error,
     # EOFError, MemoryError, AttributeError and more.
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise PictureError(
-            f"{name}: the picture is cut short or damaged ({reason}). Save or download it again"
+            f"{name}: the picture is cut short or damaged ({brief(error)}). Save or download it again"
         ) from error
 
 

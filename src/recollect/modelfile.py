@@ -5,7 +5,7 @@ The header reads without torch; `load_model` and `save_model` bring it in.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,12 +19,14 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from recollect.errors import ExtraError, ModelError
+from recollect.errors import ExtraError, ModelError, brief
 from recollect.model.spec import Calibration, ModelSpec, Value, is_own_code
-from recollect.pretrained import PUBLISHED, extractor_weights
+from recollect.pretrained import PUBLISHED, Tensors, extractor_weights
 from recollect.system.disk import replacing_file
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from recollect.model.model import Model
 
 # 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature, and 4 no
@@ -128,10 +130,8 @@ def _ready(name: str) -> Path:
 
 def read_header(path: str | Path) -> Header:
     """Read a model file's header; no torch, no weights."""
-    path = find_model(path)
-    with _opened(path) as file:
-        metadata = file.metadata() or {}
-    return _parse_header(path, metadata)
+    with _opened(path) as (_, header, _):
+        return header
 
 
 class Summary(NamedTuple):
@@ -149,24 +149,22 @@ def summarise(path: str | Path) -> Summary:
     Where the extractor's weights would come from a package that is not installed, they are not counted, and
     there is no fingerprint.
     """
-    path = find_model(path)
-    with _opened(path) as file:
-        header = _parse_header(path, file.metadata() or {})
+    with _opened(path) as (found, header, file):
         names = [name for name in file.keys() if not name.startswith(TAUGHT)]  # noqa: SIM118
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-        weights = _tensors(path, file, _EXTRACTOR)
-        centre = _tensors(path, file, _CENTRE).get("")
+        weights = _tensors(found, file, _EXTRACTOR)
+        centre = _tensors(found, file, _CENTRE).get("")
     try:
         missing = _weights_from_the_extra(header.spec, shapes)
     except ExtraError:
-        return Summary(path, header, None, None)
+        return Summary(found, header, None, None)
     shapes |= {name: values.shape for name, values in missing.items()}
     learned = [shape for name, shape in shapes.items() if name.rpartition(".")[2] not in _STATISTICS]
     weights |= {name.removeprefix(_EXTRACTOR): values for name, values in missing.items()}
-    return Summary(path, header, sum(map(prod, learned)), _digest(header.spec, weights, centre))
+    return Summary(found, header, sum(map(prod, learned)), _digest(header.spec, weights, centre))
 
 
-def _weights_from_the_extra(spec: ModelSpec, names: Iterable[str]) -> dict[str, npt.NDArray[np.generic]]:
+def _weights_from_the_extra(spec: ModelSpec, names: Iterable[str]) -> Tensors:
     """Return an extractor's weights by their names in a model file that has none of them."""
     if spec.extractor not in PUBLISHED or any(name.startswith(_EXTRACTOR) for name in names):
         return {}
@@ -197,7 +195,7 @@ def save_model(
     write_model(path, header, weights_of(model))
 
 
-def write_model(path: str | Path, header: Header, tensors: Mapping[str, npt.NDArray[np.generic]]) -> None:
+def write_model(path: str | Path, header: Header, tensors: Tensors) -> None:
     """Write a model file, whole or not at all."""
     header = header.model_copy(update={"format": FORMAT})
     # In ASCII: a path in the provenance may hold bytes that are not valid text.
@@ -208,19 +206,16 @@ def write_model(path: str | Path, header: Header, tensors: Mapping[str, npt.NDAr
         part.write_bytes(content)  # and not `save_file`, which hides a full disk in an error of its own
 
 
-def weights_of(model: "Model") -> dict[str, npt.NDArray[np.generic]]:
-    """Return every weight of a model by its name in a model file."""
+def weights_of(model: "nn.Module") -> Tensors:
+    """Return every weight of a model, or of a part of one, by its name."""
     state = model.state_dict().items()
     return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state}
 
 
-def read_taught(path: str | Path) -> tuple[Path, Header, dict[str, npt.NDArray[np.generic]]]:
+def read_taught(path: str | Path) -> tuple[Path, Header, Tensors]:
     """Return a model file's path, its header, and the tensors of its taught categories."""
-    path = find_model(path)
-    with _opened(path) as file:
-        header = _parse_header(path, file.metadata() or {})
-        tensors = _tensors(path, file, TAUGHT)
-    return path, header, tensors
+    with _opened(path) as (found, header, file):
+        return found, header, _tensors(found, file, TAUGHT)
 
 
 def load_model(path: str | Path, extractor: str | None = None) -> "Model":
@@ -237,7 +232,10 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
 
     path = find_model(path)
     header = read_header(path)
-    _require_named(path, header.spec, extractor)
+    if extractor not in {None, header.spec.extractor}:
+        raise ModelError(
+            f"the extractor of {path} is '{header.spec.extractor}' and not '{extractor}': name that, or none"
+        )
     own = own_extractor(extractor, header.spec.preprocessing.size) if is_own_code(extractor) else None
     try:
         with torch.device("meta"):  # shapes only: a header may ask for more memory than there is
@@ -245,11 +243,11 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
     except ModelError as error:
         raise ModelError(f"{path} cannot be used: {error}") from error
     except (RuntimeError, OverflowError) as error:
-        raise ModelError(f"{path} describes an impossible model: {_brief(error)}") from error
+        raise ModelError(f"{path} describes an impossible model: {brief(error)}") from error
     try:
         weights = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(TAUGHT)}
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
+        raise ModelError(f"{path} is not a model file, or it is damaged: {brief(error)}") from error
     weights |= {
         name: torch.from_numpy(values)
         for name, values in _weights_from_the_extra(header.spec, weights).items()
@@ -258,14 +256,10 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
         if tensor.dtype == torch.float16 and name in expected:
             weights[name] = tensor.to(expected[name].dtype)
     for name in sorted({*expected, *weights}):
-        has, needs = (
-            None if tensor is None else (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-            for tensor in (weights.get(name), expected.get(name))
-        )
+        has, needs = (_described(tensors.get(name)) for tensors in (weights, expected))
         if has != needs:
             raise ModelError(
-                f"the weights in {path} do not fit its header: '{name}' is {_described(has)} and should be "
-                f"{_described(needs)}"
+                f"the weights in {path} do not fit its header: '{name}' is {has} and should be {needs}"
             )
         if not weights[name].isfinite().all():
             raise ModelError(
@@ -277,37 +271,24 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
     return model.eval()
 
 
-def _require_named(path: Path, spec: ModelSpec, extractor: str | None) -> None:
-    """Refuse a named extractor that is not the model's."""
-    if extractor is not None and extractor != spec.extractor:
-        raise ModelError(
-            f"the extractor of {path} is '{spec.extractor}' and not '{extractor}': name that, or none"
-        )
-
-
 def fingerprint(model: "Model") -> str:
     """Return a digest of the extractor's weights, preprocessing and centre: what features depend on."""
-    state = model.extractor.state_dict().items()
     centre = model.centre.cpu().numpy() if model.spec.centred else None
-    return _digest(model.spec, {name: tensor.detach().cpu().numpy() for name, tensor in state}, centre)
+    return _digest(model.spec, weights_of(model.extractor), centre)
 
 
-def digest_of(spec: ModelSpec, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:
+def digest_of(spec: ModelSpec, weights: Tensors) -> str:
     """Return a digest of a whole model: what taught vectors depend on."""
     # Newer fields are left out at their defaults, so that stores of older models still match.
     return _digest_of(spec.model_dump(exclude=set() if spec.centred else {"centred"}), weights)
 
 
-def _digest(
-    spec: ModelSpec,
-    weights: Mapping[str, npt.NDArray[np.generic]],
-    centre: npt.NDArray[np.generic] | None = None,
-) -> str:
+def _digest(spec: ModelSpec, weights: Tensors, centre: npt.NDArray[np.generic] | None = None) -> str:
     words = [spec.extractor, spec.last_relu, spec.preprocessing.model_dump()]
     return _digest_of(words, weights if centre is None else {**weights, "": centre.astype(np.float32)})
 
 
-def _digest_of(words: object, weights: Mapping[str, npt.NDArray[np.generic]]) -> str:
+def _digest_of(words: object, weights: Tensors) -> str:
     digest = hashlib.sha256(json.dumps(words).encode())
     for name, values in sorted(weights.items()):
         digest.update(name.encode())
@@ -316,21 +297,23 @@ def _digest_of(words: object, weights: Mapping[str, npt.NDArray[np.generic]]) ->
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(model: str | Path) -> Iterator[tuple[Path, Header, Any]]:
+    """Give the path of a model file, its header, and the file."""
+    path = find_model(model)
     try:
         with safe_open(path, framework="np") as file:
-            yield file
+            yield path, _parse_header(path, file.metadata() or {}), file
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is not a model file, or it is damaged: {_brief(error)}") from error
+        raise ModelError(f"{path} is not a model file, or it is damaged: {brief(error)}") from error
 
 
-def _tensors(path: Path, file: Any, start: str) -> dict[str, npt.NDArray[np.generic]]:  # noqa: ANN401
+def _tensors(path: Path, file: Any, start: str) -> Tensors:  # noqa: ANN401
     """Return the tensors whose names begin with `start`, without it."""
     names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
     try:
         return {name.removeprefix(start): file.get_tensor(name) for name in names}
     except (TypeError, AttributeError) as error:  # a number type that numpy lacks, and that we never write
-        raise ModelError(f"{path} holds numbers of an unknown type: {_brief(error)}") from error
+        raise ModelError(f"{path} holds numbers of an unknown type: {brief(error)}") from error
 
 
 def _parse_header(path: Path, metadata: dict[str, str]) -> Header:
@@ -345,13 +328,11 @@ def _parse_header(path: Path, metadata: dict[str, str]) -> Header:
             )
         return Header.model_validate(words)
     except (ValueError, RecursionError) as error:
-        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else _brief(error)
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else brief(error)
         raise ModelError(f"the header of {path} is damaged: {first}") from error
 
 
-def _described(tensor: tuple[tuple[int, ...], str] | None) -> str:
-    return "absent" if tensor is None else f"{tensor[1]} of shape {tensor[0]}"
-
-
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+def _described(tensor: "Tensor | None") -> str:
+    if tensor is None:
+        return "absent"
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

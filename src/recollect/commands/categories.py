@@ -1,16 +1,13 @@
 """`recollect categories`, and the commands that change one: forget, rename, hide, unhide."""
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.commands.opening import Target
 from recollect.commands.printing import counted
-from recollect.recognition.recognizer import Recognizer
-from recollect.recognition.results import Category
 from recollect.store import tidy
 
 _SHOWN = 10  # base categories listed unless all are asked for
@@ -19,7 +16,8 @@ _SHOWN = 10  # base categories listed unless all are asked for
 def categories(target: Target) -> dict[str, Any]:
     """Return the result of `recollect categories`: taught ones first, then base ones that were changed."""
     with target.open() as recognizer:
-        known = sorted(recognizer.categories(), key=_order)
+        known = recognizer.categories()
+    known.sort(key=lambda one: (one.origin != "novel", not one.hidden and one.examples is None))
     rows = [asdict(one) for one in known]
     taught = sum(one.origin == "novel" for one in known)
     return {"model": str(target.model), "base": len(known) - taught, "taught": taught, "categories": rows}
@@ -32,15 +30,15 @@ def categories_table(report: dict[str, Any], *, everything: bool = False) -> Tab
     shown = report["categories"] if everything else report["categories"][: changed + _SHOWN]
     left = len(report["categories"]) - len(shown)
     table = Table(
+        Column("id", justify="right"),
+        "category",
+        "origin",
+        Column("examples", justify="right"),
         title=f"{taught} taught, {base} base categories",
         title_justify="left",
         caption=f"{left} more base categories: --all" if left else None,
         caption_justify="left",
     )
-    table.add_column("id", justify="right")
-    table.add_column("category")
-    table.add_column("origin")
-    table.add_column("examples", justify="right")
     for row in shown:
         examples = "" if row["examples"] is None else str(row["examples"])
         # Not plain strings: a name may hold what rich takes for markup.
@@ -51,26 +49,27 @@ def categories_table(report: dict[str, Any], *, everything: bool = False) -> Tab
 
 def forget(target: Target, name: str) -> dict[str, Any]:
     """Forget a taught category: the result of `recollect forget`."""
-    examples = 0
-
-    def change(recognizer: Recognizer) -> None:
-        nonlocal examples
+    kept = _kept(target)
+    with target.open() as recognizer:
         examples = len(recognizer.examples(name))
         recognizer.forget(name)
-
-    return {**_changed(target, change), "forgotten": tidy(name), "examples": examples}
+    return {**kept, "forgotten": tidy(name), "examples": examples}
 
 
 def rename(target: Target, old: str, new: str) -> dict[str, Any]:
     """Rename a category: the result of `recollect rename`."""
-    changed = _changed(target, lambda recognizer: recognizer.rename(old, new))
-    return {**changed, "old": tidy(old), "new": tidy(new)}
+    kept = _kept(target)
+    with target.open() as recognizer:
+        recognizer.rename(old, new)
+    return {**kept, "old": tidy(old), "new": tidy(new)}
 
 
 def hide(target: Target, name: str, *, hidden: bool = True) -> dict[str, Any]:
     """Hide a base category, or let it be an answer again: the result of `recollect hide` and `unhide`."""
-    changed = _changed(target, lambda known: known.hide(name) if hidden else known.unhide(name))
-    return {**changed, "category": tidy(name), "hidden": hidden}
+    kept = _kept(target)
+    with target.open() as recognizer:
+        (recognizer.hide if hidden else recognizer.unhide)(name)
+    return {**kept, "category": tidy(name), "hidden": hidden}
 
 
 def forget_text(result: dict[str, Any]) -> str:
@@ -90,13 +89,6 @@ def hide_text(result: dict[str, Any]) -> str:
     return f"'{result['category']}' can be an answer again."
 
 
-def _order(category: Category) -> tuple[bool, bool]:
-    return category.origin != "novel", not category.hidden and category.examples is None
-
-
-def _changed(target: Target, change: Callable[[Recognizer], None]) -> dict[str, Any]:
-    """Change what a model was taught; return where that is kept."""
-    path = target.kept()
-    with target.open() as recognizer:
-        change(recognizer)
-    return {"model": str(target.model), "store": str(path)}
+def _kept(target: Target) -> dict[str, Any]:
+    """Return the model, and where changes to what it was taught are kept."""
+    return {"model": str(target.model), "store": str(target.kept())}

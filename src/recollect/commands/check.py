@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.commands import pictures
@@ -72,10 +72,10 @@ def check(
                 f"{_some(sorted(untaught))}, and the model knows {_some([*answers[0].origins])}"
             )
         prepare = header.spec.preprocessing
-        for places, pixels in pictures.read(asked, prepare, "checking", skip_bad=skip_bad, bad=bad):
+        for some, pixels in pictures.read(asked, prepare, "checking", skip_bad=skip_bad, bad=bad):
             for recognizer, one in zip(opened, answers, strict=True):
-                for place, (best, *_) in zip(places, recognizer.predict(pixels, top=1), strict=True):
-                    true = one.spelled.get(fold(asked[place].category), asked[place].category)
+                for item, (best, *_) in zip(some, recognizer.predict(pixels, top=1), strict=True):
+                    true = one.spelled.get(fold(item.category), item.category)
                     one.counts[true, None if best.origin == "unknown" else best.category] += 1
     first = answers[0]
     # Somebody may have taught or renamed a category since: its new name is an answer too.
@@ -100,11 +100,9 @@ def check(
 def check_table(report: dict[str, Any]) -> Table:
     """Return a row for each category, and above them the accuracy of all."""
     compared = "against" in report
-    table = Table(title=_title(report), title_justify="left")
-    for heading in ("category", "origin", "pictures", "accuracy, %"):
-        table.add_column(heading, justify="right" if heading in {"pictures", "accuracy, %"} else "left")
-    if compared:
-        table.add_column("against, %", justify="right")
+    headings = ("pictures", "accuracy, %", *(("against, %",) if compared else ()))
+    figures = [Column(heading, justify="right") for heading in headings]
+    table = Table("category", "origin", *figures, title=_title(report), title_justify="left")
     table.add_column("most often taken for")
     for row in [*report["categories"], *report["unknown"]]:
         wrong = row["confused_with"]
@@ -172,10 +170,8 @@ def _confusion(
 
 
 def _figures(confusion: Confusion, origins: Mapping[str, str]) -> dict[str, Any]:
-    counts, own = confusion.counts, confusion.own()
-    totals, right = counts.sum(axis=1), counts[np.arange(len(own)), own]
-    wrong = counts.copy()
-    wrong[np.arange(len(own)), own] = 0
+    totals, wrong = confusion.counts.sum(axis=1), confusion.wrong()
+    right = totals - wrong.sum(axis=1)
     rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for place, name in enumerate(confusion.true):
         worst = int(wrong[place].argmax())

@@ -1,8 +1,6 @@
 """`recollect demo`: train, teach and compare on built-in characters, in about two minutes."""
 
-import base64
 import time
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.backends.torch import TorchBackend
@@ -22,6 +20,7 @@ from recollect.data.tasks import TaskShape
 from recollect.errors import Stopped
 from recollect.evaluation.evaluate import model_figures
 from recollect.evaluation.metrics import summary
+from recollect.evaluation.pages import as_html, code, grid, heading, paragraph, picture
 from recollect.evaluation.plots import RIGHT, WRONG, grouped_bars, save_figure, show_picture
 from recollect.evaluation.tsne import project, sample, tsne_figure
 from recollect.features import FeatureSet, extract
@@ -84,7 +83,7 @@ def run_demo(out: Path, **options: Any) -> dict[str, Any]:  # noqa: ANN401
         "training_seconds": round(trained, 1),
         "seconds": round(time.perf_counter() - began, 1),
     }
-    write_text(out / "report.html", _html(result, [out / name for name in pictures]))
+    write_text(out / "report.html", _report(result, [out / name for name in pictures]))
     return result
 
 
@@ -120,15 +119,15 @@ def compare(models: dict[str, Model], novel: FeatureSet, base: FeatureSet) -> li
             kind: model_figures(model, novel, base, TaskShape(5, shots, 15), TASKS, seed=0)
             for kind, model in models.items()
         }
-        for kind, figures in found.items():
-            rows.append(
-                {
-                    "shots": shots,
-                    "generator": kind,
-                    **{name: summary(figures[name]) for name in ("novel", "base", "both")},
-                    "both_minus_mean": summary(figures["both"] - found["mean"]["both"]),
-                }
-            )
+        rows += [
+            {
+                "shots": shots,
+                "generator": kind,
+                **{name: summary(figures[name]) for name in ("novel", "base", "both")},
+                "both_minus_mean": summary(figures["both"] - found["mean"]["both"]),
+            }
+            for kind, figures in found.items()
+        ]
     return rows
 
 
@@ -206,14 +205,11 @@ def teaching_figure(teaching: Teaching, comparison: list[dict[str, Any]]) -> Fig
 
 def demo_text(result: dict[str, Any]) -> Group:
     """Return what the demo prints."""
-    table = Table(title=f"Unseen characters, {result['tasks']} tasks, accuracy in %", title_justify="left")
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading == "generator" else "right")
-    for row in result["generators"]:
-        cells = [f"{row[name]['mean']:.1f} ± {row[name]['ci95']:.1f}" for name in ("novel", "base", "both")]
-        gain = row["both_minus_mean"]
-        difference = "" if row["generator"] == "mean" else f"{gain['mean']:+.1f} ± {gain['ci95']:.1f}"
-        table.add_row(str(row["shots"]), row["generator"], *cells, difference)
+    columns = (Column(name, justify="left" if name == "generator" else "right") for name in _HEADINGS)
+    title = f"Unseen characters, {result['tasks']} tasks, accuracy in %"
+    table = Table(*columns, title=title, title_justify="left")
+    for row in _rows(result, digits=1):
+        table.add_row(*row)
     lines = [
         _WORDS,
         "",
@@ -247,43 +243,42 @@ def _next_steps(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _html(result: dict[str, Any], pictures: list[Path]) -> str:
-    headings = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
-    rows = "".join(
-        f"<tr><td>{row['shots']}</td><td>{row['generator']}</td>"
-        + "".join(
-            f"<td>{row[name]['mean']:.2f} ± {row[name]['ci95']:.2f}</td>"
-            for name in ("novel", "base", "both")
-        )
-        + f"<td>{row['both_minus_mean']['mean']:+.2f} ± {row['both_minus_mean']['ci95']:.2f}</td></tr>"
+def _report(result: dict[str, Any], pictures: list[Path]) -> str:
+    title = "Learning characters without forgetting"
+    words = (
+        "A c32f network learned 64 characters of eleven scripts; then it met characters it had never seen. "
+        f"Accuracy in % over {result['tasks']} tasks. {_WORDS}"
+    )
+    took = f"Training took {result['training_seconds']:.0f} s, everything {result['seconds']:.0f} s."
+    blocks = [
+        heading(1, title),
+        paragraph(words),
+        grid(_HEADINGS, _rows(result, digits=2)),
+        heading(2, "Five characters, one picture each"),
+        *map(paragraph, _teaching_lines(result["taught"])),
+        *(picture(path, path.stem) for path in pictures),
+        heading(2, "Try next"),
+        code([step.strip() for step in _next_steps(result)]),
+        paragraph(took),
+    ]
+    return as_html(title, blocks)
+
+
+def _rows(result: dict[str, Any], digits: int) -> list[list[str]]:
+    """Return the cells below `_HEADINGS`."""
+
+    def cell(figure: dict[str, float], sign: str = "") -> str:
+        return f"{figure['mean']:{sign}.{digits}f} ± {figure['ci95']:.{digits}f}"
+
+    return [
+        [
+            str(row["shots"]),
+            row["generator"],
+            *(cell(row[name]) for name in ("novel", "base", "both")),
+            "" if row["generator"] == "mean" else cell(row["both_minus_mean"], "+"),
+        ]
         for row in result["generators"]
-    )
-    teaching = "".join(f"<li>{escape(line)}</li>" for line in _teaching_lines(result["taught"]))
-    images = "".join(
-        f'<p><img alt="{path.stem}" src="data:image/png;base64,{_base64(path)}"></p>' for path in pictures
-    )
-    steps = escape("\n".join(step.strip() for step in _next_steps(result)))
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Recollect: demonstration</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
-table {{ border-collapse: collapse; }}
-td, th {{ padding: .2rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }}
-img {{ max-width: 100%; }}
-</style>
-<h1>Learning characters without forgetting</h1>
-<p>A c32f network learned 64 characters of eleven scripts; then it met characters it had never seen.
-Accuracy in % over {result["tasks"]} tasks. {escape(_WORDS)}</p>
-<table><tr>{headings}</tr>
-{rows}</table>
-<h2>Five characters, one picture each</h2><ul>{teaching}</ul>{images}
-<h2>Try next</h2><pre>{steps}</pre>
-<p>Training took {result["training_seconds"]:.0f} s, everything {result["seconds"]:.0f} s.</p></html>
-"""
-
-
-def _base64(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
+    ]
 
 
 def _percent(right: npt.NDArray[np.bool_]) -> float:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from rich.table import Column, Table
+
 from recollect.commands.printing import json_text
 from recollect.errors import RecollectError
 from recollect.evaluation.evaluate import evaluation_report
@@ -11,6 +13,22 @@ from recollect.modelfile import read_header
 from recollect.system import machine
 from recollect.system.disk import write_text
 from recollect.system.progress import say
+
+_COLUMNS = {
+    "novel": "Novel",
+    "base": "Base",
+    "both": "Both",
+    "novel_in_joint": "novel in joint",
+    "base_in_joint": "base in joint",
+    "harmonic": "harmonic",
+    "delta": "Δ",
+    "ausuc": "AUSUC",
+}
+
+_CAPTION = (
+    "Novel, Base: pictures of novel and of base categories, each among their own. Both, in joint: among all "
+    "of them. Δ: what the joint choice costs. AUSUC: area under the curve of --plot."
+)
 
 
 def evaluate(
@@ -31,6 +49,16 @@ def evaluate(
     kept: dict[int, Any] = {}
     report = evaluation_report(model, data, shots=numbers, keep=kept if curve else None, by=method, **options)
     return report, kept
+
+
+def evaluation_table(report: dict[str, Any]) -> Table:
+    """Return a table of every figure, in percent, with its 95 % interval."""
+    title = f"{report['tasks']} tasks with {report['ways']} novel categories each, accuracy in %"
+    columns = (Column(heading, justify="right") for heading in ("shots", *_COLUMNS.values()))
+    table = Table(*columns, title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
+    for result in report["results"]:
+        table.add_row(str(result["shots"]), *(_cell(result[name]) for name in _COLUMNS))
+    return table
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:
@@ -56,3 +84,7 @@ def _numbers(text: str) -> list[int]:
     if not numbers or min(numbers) < 1:
         raise RecollectError(f"--shots {text[:40]}: write numbers from 1 up with commas between, such as 1,5")
     return numbers
+
+
+def _cell(figure: dict[str, float] | None) -> str:
+    return "–" if figure is None else f"{figure['mean']:.2f} ± {figure['ci95']:.2f}"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.commands.opening import Target
@@ -28,9 +28,8 @@ def explain_table(report: dict[str, Any]) -> Table:
     """Return a row for each category."""
     leans = "leans_on" in report
     title = f"'{report['category']}' {'leans on' if leans else 'competes with'}"
-    table = Table(title=Text(title), title_justify="left")
-    table.add_column("base category" if leans else "category")
-    table.add_column("share", justify="right")
+    what = "base category" if leans else "category"
+    table = Table(what, Column("share", justify="right"), title=Text(title), title_justify="left")
     for row in report["leans_on" if leans else "competes_with"]:
         table.add_row(Text(row["category"]), percent(row["share"]))
     return table

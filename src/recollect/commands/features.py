@@ -28,8 +28,8 @@ def features(
     rows = []
     bad: list[dict[str, str]] = []
     with target.open() as recognizer:
-        for places, pixels in pictures.read(found, prepare, "computing features", skip_bad=skip_bad, bad=bad):
-            names += [pictures.name_of(found[place]) for place in places]
+        for some, pixels in pictures.read(found, prepare, "computing features", skip_bad=skip_bad, bad=bad):
+            names += map(pictures.name_of, some)
             rows.append(recognizer.features(pixels))
     computed = np.concatenate(rows)
     with replacing_file(out) as part:

@@ -1,10 +1,11 @@
 """Pictures that a person names: files, folders of them, archives; decoded a few at a time."""
 
 import logging
+import os.path
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,13 +19,15 @@ from recollect.model.spec import Preprocessing
 log = logging.getLogger(__name__)
 BATCH = 256  # pictures decoded at a time
 Named: TypeAlias = Path | Item
+N = TypeVar("N", bound=Named)
 
 
 def find(paths: Sequence[Path], *, recursive: bool = False) -> list[Named]:
     """Return the pictures that paths name: a folder stands for those right in it, or also for deeper ones."""
     found: list[Named] = []
     for path in paths:
-        found += find_pictures(path, recursive=recursive) if _is_folder(path) else [path]
+        # Not `Path.is_dir`, which raises on a name that is too long; opening it says more.
+        found += find_pictures(path, recursive=recursive) if os.path.isdir(path) else [path]  # noqa: PTH112
     return found
 
 
@@ -34,36 +37,26 @@ def name_of(picture: Named) -> str:
 
 
 def read(
-    pictures: Sequence[Named],
-    prepare: Preprocessing,
-    title: str,
-    *,
-    skip_bad: bool,
-    bad: list[dict[str, str]],
-) -> Iterator[tuple[list[int], Pixels]]:
-    """Yield the places of some pictures among all, and their pixels (n, size, size, 3).
+    pictures: Sequence[N], prepare: Preprocessing, title: str, *, skip_bad: bool, bad: list[dict[str, str]]
+) -> Iterator[tuple[list[N], Pixels]]:
+    """Yield a few pictures at a time with their pixels (n, size, size, 3).
 
     With `skip_bad`, those that cannot be read go to `bad` (`picture`, `reason`) and are reported; else the
     first one is an error, as it is when no picture can be read.
     """
     source = Undecoded(pictures, prepare.size, prepare.short_side)
-    results = enumerate(decoded(source, title, skip_bad=skip_bad))
+    results = zip(pictures, decoded(source, title, skip_bad=skip_bad), strict=True)
     while some := list(islice(results, BATCH)):
-        good: dict[int, Pixels] = {}
-        for place, result in some:
+        good: list[N] = []
+        pixels: list[Pixels] = []
+        for picture, result in some:
             if isinstance(result, PictureError):
                 log.warning("left out: %s", result)
-                bad.append({"picture": name_of(pictures[place]), "reason": str(result)})
+                bad.append({"picture": name_of(picture), "reason": str(result)})
             else:
-                good[place] = result
+                good.append(picture)
+                pixels.append(result)
         if good:
-            yield list(good), np.stack(list(good.values()))
+            yield good, np.stack(pixels)
     if len(bad) == len(pictures):
         raise PictureError(f"none of {counted(len(pictures), 'picture')} can be read")
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # such as a name too long; opening it says more
-        return False

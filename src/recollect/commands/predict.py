@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.commands import pictures
@@ -45,18 +45,17 @@ def predict(
     answered: list[pictures.Named] = []
     bad: list[dict[str, str]] = []
     with target.open() as recognizer:
-        for places, pixels in pictures.read(found, prepare, "predicting", skip_bad=skip_bad, bad=bad):
-            answered += [found[place] for place in places]
-            for place, given in zip(
-                places, recognizer.predict(pixels, top, among, unknown=unknown), strict=True
-            ):
-                predictions.append(
-                    {
-                        "picture": pictures.name_of(found[place]),
-                        "unknown": given[0].origin == "unknown",
-                        "answers": [asdict(answer) for answer in given],
-                    }
-                )
+        for some, pixels in pictures.read(found, prepare, "predicting", skip_bad=skip_bad, bad=bad):
+            answered += some
+            answers = recognizer.predict(pixels, top, among, unknown=unknown)
+            predictions += [
+                {
+                    "picture": pictures.name_of(picture),
+                    "unknown": given[0].origin == "unknown",
+                    "answers": [asdict(answer) for answer in given],
+                }
+                for picture, given in zip(some, answers, strict=True)
+            ]
     report = {"model": str(target.model), "predictions": predictions, **({"left_out": bad} if bad else {})}
     return report, answered
 
@@ -80,38 +79,25 @@ def write_csv(path: Path, report: dict[str, Any]) -> None:
 def predict_table(report: dict[str, Any]) -> Group:
     """Return every answer for a single picture, or a row for each of many, with the best answers."""
     predictions = report["predictions"]
-    table = Table(header_style="")
+    columns = ("category", Column("probability", min_width=_BAR), Column(justify="right"), "origin")
     if len(predictions) == 1:
-        table.add_column("category")
-        _add_probability(table)
-        table.add_column("origin")
+        table = Table(*columns, header_style="")
         for answer in predictions[0]["answers"]:
-            table.add_row(_name(answer), *_probability(answer), answer["origin"])
+            table.add_row(*_cells(answer))
         return Group(PathText(predictions[0]["picture"]), table)
+    table = Table("picture", *columns, Column("then", style="dim"), header_style="")
     folder = common_folder([one["picture"] for one in predictions])
-    table.add_column("picture")
-    table.add_column("category")
-    _add_probability(table)
-    table.add_column("origin")
-    table.add_column("then", style="dim")
     for one in predictions:
         first, *others = one["answers"]
         then = ", ".join(f"{other['category']} {percent(other['probability'])}" for other in others[:2])
         name = PathText(one["picture"].removeprefix(f"{folder}/") if folder else one["picture"])
-        table.add_row(name, _name(first), *_probability(first), first["origin"], Text(then))
+        table.add_row(name, *_cells(first), Text(then))
     return Group(*([PathText(folder)] if folder else []), table)
 
 
-def _add_probability(table: Table) -> None:
-    table.add_column("probability", min_width=_BAR)
-    table.add_column("", justify="right")
-
-
-def _name(answer: dict[str, Any]) -> Text:
-    return Text(answer["category"], style=COLOURS[answer["origin"]])
-
-
-def _probability(answer: dict[str, Any]) -> tuple[Text, str]:
+def _cells(answer: dict[str, Any]) -> tuple[Text, Text, str, str]:
+    """Return an answer's category, its probability as a bar and in words, and its origin."""
     whole, part = divmod(round(answer["probability"] * _BAR * 8), 8)
-    filled = "█" * whole + _EIGHTHS[part].strip()
-    return Text(filled, style=COLOURS[answer["origin"]]), percent(answer["probability"])
+    texts = (answer["category"], "█" * whole + _EIGHTHS[part].strip())
+    name, bar = (Text(text, style=COLOURS[answer["origin"]]) for text in texts)
+    return name, bar, percent(answer["probability"]), answer["origin"]

@@ -7,8 +7,7 @@ from typing import Any
 from recollect.commands.printing import require_writable
 from recollect.commands.train import parse_settings
 from recollect.errors import Stopped
-from recollect.reproduce.run import reproduce as reproduce_table
-from recollect.reproduce.run import reproduce_figure
+from recollect.reproduce import run
 from recollect.system import machine
 from recollect.system.progress import say
 
@@ -29,10 +28,7 @@ def reproduce(
     asked = {name: str(value) for name, value in own.items() if value is not None}
     options["settings"] = asked | parse_settings(settings)
     try:
-        if what == "figure-tsne":
-            made = reproduce_figure(data, out, say, **options)
-        else:
-            made = reproduce_table(what, data, out, say, **options)
+        made = run.reproduce(what, data, out, say, **options)
     except Stopped as reason:
         raise Stopped(f"{reason}; run the same command again to resume") from reason
     return {"made": str(made), "folder": str(out)}

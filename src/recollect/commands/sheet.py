@@ -59,12 +59,11 @@ def draw_sheet(report: dict[str, Any], pictures: Sequence[Named]) -> Image.Image
     top = 96
     width = max(2 * _MARGIN + columns * (_CELL + _PAD) - _PAD, 680)
     sheet = Image.new("RGB", (width, top + rows * (height + _PAD) - _PAD + _MARGIN), _PAGE)
-    draw = ImageDraw.Draw(sheet)
-    _draw_heading(draw, report, len(shown), width)
+    _draw_heading(ImageDraw.Draw(sheet), report, len(shown), width)
     for number, (one, picture) in enumerate(track(zip(shown, pictures, strict=False), "drawing", len(shown))):
         row, column = divmod(number, columns)
         corner = (_MARGIN + column * (_CELL + _PAD), top + row * (height + _PAD))
-        _draw_cell(sheet, draw, corner, height, one, picture)
+        _draw_cell(sheet, corner, height, one, picture)
     return sheet
 
 
@@ -72,12 +71,8 @@ def _draw_heading(draw: ImageDraw.ImageDraw, report: dict[str, Any], shown: int,
     total = len(report["predictions"])
     count = counted(total, "picture")
     count = count if shown == total else f"the first {shown} of {count}"
-    draw.text(
-        (_MARGIN, 22),
-        _cut(report["model"], _font(20, bold=True), width - 2 * _MARGIN),
-        _INK,
-        _font(20, bold=True),
-    )
+    bold = _font(20, bold=True)
+    draw.text((_MARGIN, 22), _cut(report["model"], bold, width - 2 * _MARGIN), _INK, bold)
     draw.text((_MARGIN, 58), count, _FAINT, _font(14))
     left = width - _MARGIN
     present = {answer["origin"] for one in report["predictions"] for answer in one["answers"]}
@@ -89,15 +84,10 @@ def _draw_heading(draw: ImageDraw.ImageDraw, report: dict[str, Any], shown: int,
 
 
 def _draw_cell(
-    sheet: Image.Image,
-    draw: ImageDraw.ImageDraw,
-    corner: tuple[int, int],
-    height: int,
-    one: dict[str, Any],
-    picture: Named,
+    sheet: Image.Image, corner: tuple[int, int], height: int, one: dict[str, Any], picture: Named
 ) -> None:
     """Draw one picture, its file's name and its answers into the rectangle at `corner`."""
-    left, top = corner
+    draw, (left, top) = ImageDraw.Draw(sheet), corner
     edge = TINTS["unknown"].strong if one["unknown"] else "#dde1e7"
     draw.rounded_rectangle(
         (left, top, left + _CELL, top + height), 8, _CARD, edge, 2 if one["unknown"] else 1

@@ -58,13 +58,10 @@ def train_text(result: dict[str, Any]) -> str:
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
     """Return the settings of `--set key=value`."""
-    settings = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
+        if "=" not in pair:
             raise RecollectError(f"--set {pair}: write key=value, such as stage1.passes=10")
-        settings[key.strip()] = value.strip()
-    return settings
+    return {key.strip(): value.strip() for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def _config(out: Path, options: Mapping[str, Any], settings: dict[str, str], *, resume: bool) -> Config:

@@ -13,7 +13,7 @@ import numpy as np
 
 from recollect.data.arrays import Pixels
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import CACHE_GB, Library, cached_library, decode, digest, require_room
+from recollect.data.imageset import CACHE_GB, Library, cached_library, decode, described, digest, require_room
 from recollect.data.pickles import as_text, read_record
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
@@ -71,13 +71,7 @@ def load(
         raise DataError(f"{path} has no picture of '{min(lost)}' that can be read")
     test_rows = [row for row, name in enumerate(library.names) if PurePosixPath(name).parts[-3] == "test"]
     reserved = Reserved(tuple(words["val"]), tuple(words["test"]))
-    return split_pictures(
-        library,
-        reserved,
-        lambda _: Held(VAL_PICTURES, 0),
-        flips=True,
-        test_rows=test_rows,
-    )
+    return split_pictures(library, reserved, lambda _: Held(VAL_PICTURES, 0), flips=True, test_rows=test_rows)
 
 
 def _published() -> dict[str, list[str]]:
@@ -105,7 +99,7 @@ def _from_release(files: Files, release: Release, known: set[str], size: int, ca
     def build(pixels: Pixels) -> dict[str, Any]:
         words = release.categories(files, release.words)
         _check_categories(words, known, f"{files.path}/{release.words}")
-        labels: list[int] = []
+        found: list[str] = []
         names: list[str] = []
         for part, file in (("train", release.train), ("test", release.test)):
             for picture in track(release.pictures(files, file), f"reading {part}", most(file)):
@@ -115,16 +109,9 @@ def _from_release(files: Files, release: Release, known: set[str], size: int, ca
                         f"{len(words) - 1}"
                     )
                 pixels[len(names)] = read_pixels(picture.pixels.transpose(1, 2, 0), size)
-                labels.append(picture.label)
-                names.append(f"{part}/{words[picture.label]}/{picture.name}")
-        found = sorted({words[label] for label in labels})
-        places = [found.index(word) if word in found else -1 for word in words]
-        return {
-            "categories": found,
-            "labels": [places[label] for label in labels],
-            "names": names,
-            "bad": [],
-        }
+                found.append(words[picture.label])
+                names.append(f"{part}/{found[-1]}/{picture.name}")
+        return described(found, names)
 
     def most(file: str) -> int:
         """Return a number that no file of this size has more pictures than."""
@@ -136,8 +123,7 @@ def _from_release(files: Files, release: Release, known: set[str], size: int, ca
         return whole
 
     key = digest("cifar-fs", files.stamp([release.train, release.test, release.words]), size)
-    library, _ = cached_library(key, size, shape, build)
-    return library
+    return cached_library(key, size, shape, build)[0]
 
 
 def _check_categories(found: Sequence[str] | set[str], known: set[str], place: str) -> None:

@@ -9,16 +9,16 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO
 
 from recollect.data import limits
 from recollect.data.imageset import Item, digest
 from recollect.data.tars import Unpacked, tar_opener
-from recollect.errors import DataError, PictureError, one_line
+from recollect.errors import DataError, PictureError, brief, one_line
 from recollect.images import HEIC_REMEDY, HEIC_SUFFIXES, UNREAD_SUFFIXES, has_picture_suffix
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Files(ABC):
         try:
             content = self._content(name)
         except Exception as error:
-            raise PictureError(f"cannot read {self.path}/{name}: {_reason(error)}") from error
+            raise PictureError(f"cannot read {self.path}/{name}: {brief(error)}") from error
         if len(content) != self.size(name):
             raise PictureError(f"cannot read {self.path}/{name}: it is cut short, or has just changed")
         return content
@@ -81,7 +81,7 @@ class Files(ABC):
         """Open a file of any size as a stream, to be closed; what cannot be read is a `DataError`."""
         place = f"{self.path}/{name}"
         with _clear_errors(place):
-            return io.BufferedReader(_Stream(self._stream(name), place), 1 << 18)
+            return io.BufferedReader(_Stream(self._stream(name), place, self.size(name)), 1 << 18)
 
     def credible_size(self, name: str) -> int:
         """Return how many bytes a file has; one that claims far more than it can have is a `DataError`."""
@@ -93,7 +93,7 @@ class Files(ABC):
 
     @abstractmethod
     def _stream(self, name: str) -> IO[bytes]:
-        """Open one file, with errors of any kind."""
+        """Open one file; the stream may run on past its end, and raise any error."""
 
 
 class FolderFiles(Files):
@@ -105,10 +105,11 @@ class FolderFiles(Files):
             inside = folder.relative_to(path)
             folders.append(inside.as_posix())
             for name in names:
-                status = _status(folder / name)
-                if status is not None and stat.S_ISREG(status.st_mode):
-                    mark = (status.st_size, status.st_mtime_ns)
-                    entries[(inside / name).as_posix()] = Entry(status.st_size, mark)
+                with suppress(FileNotFoundError):  # a broken link
+                    status = (folder / name).stat()
+                    if stat.S_ISREG(status.st_mode):
+                        mark = (status.st_size, status.st_mtime_ns)
+                        entries[(inside / name).as_posix()] = Entry(status.st_size, mark)
         in_order = sorted(entries, key=lambda name: PurePosixPath(name).parts)
         super().__init__(path, {name: entries[name] for name in in_order}, folders)
 
@@ -129,17 +130,15 @@ class ZipFiles(Files):
                 kind = stat.S_IFMT(info.external_attr >> 16)
                 if info.is_dir():
                     folders.append(PurePosixPath(info.filename).as_posix())
-                else:
-                    regular = kind in {0, stat.S_IFREG}
-                    _add(
-                        found, info.filename, Entry(info.file_size, (info.CRC, info.file_size), info), regular
-                    )
+                    continue
+                entry = Entry(info.file_size, (info.CRC, info.file_size), info)
+                _add(found, info.filename, entry, kind in {0, stat.S_IFREG})
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
         # A damaged directory of the archive raises BadZipFile, and also ValueError, NotImplementedError, …
         except Exception as error:
             raise DataError(
-                f"{path} is neither a zip nor a tar archive, or it is damaged: {_reason(error)}"
+                f"{path} is neither a zip nor a tar archive, or it is damaged: {brief(error)}"
             ) from error
         super().__init__(path, dict(sorted(found.items())), folders)
 
@@ -166,7 +165,7 @@ class TarFiles(Files):
         found: dict[str, Entry] = {}
         folders = []
         status = path.stat()
-        with _clear_errors(str(path)), Unpacked(path) as archive:
+        with _clear_errors(str(path)), closing(Unpacked(path)) as archive:
             for info in archive.members():
                 if info.isdir():
                     folders.append(PurePosixPath(info.name).as_posix())
@@ -182,21 +181,24 @@ class TarFiles(Files):
         return self._archive.content(self._entries[name].place, self.size(name))
 
     def _stream(self, name: str) -> IO[bytes]:
-        return Unpacked(self.path).part(self._entries[name].place, self.size(name))
+        return Unpacked(self.path).part(self._entries[name].place)
 
 
 class _Stream(io.RawIOBase):
-    """A file whose errors of all kinds become a `DataError` that names it."""
+    """The next `size` bytes of a file, whose errors of all kinds become a `DataError` that names it."""
 
-    def __init__(self, stream: IO[bytes], place: str) -> None:
-        self._inner, self._place = stream, place
+    def __init__(self, stream: IO[bytes], place: str, size: int) -> None:
+        self._inner, self._place, self._left = stream, place, size
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 -- any writable buffer
         with _clear_errors(self._place):
-            return cast("io.BufferedReader", self._inner).readinto(buffer)
+            content = self._inner.read(min(len(buffer), self._left))
+        self._left -= len(content)
+        buffer[: len(content)] = content
+        return len(content)
 
     def close(self) -> None:
         self._inner.close()
@@ -261,14 +263,6 @@ def _walk(root: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
         log.warning("%s: left out %s, links to folders read already", one_line(root), one_line(some))
 
 
-def _status(path: Path) -> os.stat_result | None:
-    """Return the status of a file, `None` for a broken link."""
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
-
-
 def _raise(error: OSError) -> None:
     raise error
 
@@ -298,12 +292,7 @@ def _clear_errors(place: str) -> Iterator[None]:
     except Exception as error:
         system = isinstance(error, OSError) and error.errno is not None
         why = "" if system else ", it is damaged or cut short"
-        raise DataError(f"cannot read {place}{why}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(reason).split())
+        raise DataError(f"cannot read {place}{why}: {brief(error)}") from error
 
 
 def _is_hidden(part: str) -> bool:

@@ -30,29 +30,20 @@ def load(
 
     Every category is a base category unless `split` reserves some; those keep all their pictures.
     """
-    items, key = _find_items(path)
-    preprocessing = preprocessing_of(size or SIZE)
-    library = decode(
-        items,
-        key=digest("imagenet", key, preprocessing.size, preprocessing.short_side),
-        size=preprocessing.size,
-        short_side=preprocessing.short_side,
-        skip_bad=skip_bad,
-        cache_gb=cache_gb,
-    )
+    items, stamp = _find_items(path)
+    prepare = preprocessing_of(size or SIZE)
+    size, short_side = prepare.size, prepare.short_side
+    key = digest("imagenet", stamp, size, short_side)
+    library = decode(items, key=key, size=size, short_side=short_side, skip_bad=skip_bad, cache_gb=cache_gb)
     lost = {item.category for item in items} - {*library.categories}
     if lost:
         raise DataError(f"{path} has no picture of '{min(lost)}' that can be read")
     reserved = parse_split(split, library.categories)
     if len(library.categories) - len(reserved.val) - len(reserved.test) < 2:
         raise DataError(f"{path} leaves fewer than 2 base categories: training needs at least 2")
-    return split_pictures(
-        replace(library, published=preprocessing),
-        reserved,
-        held,
-        flips=True,
-        test_rows=[row for row, name in enumerate(library.names) if _part(name) == "val"],
-    )
+    test_rows = [row for row, name in enumerate(library.names) if PurePosixPath(name).parts[-3] == "val"]
+    library = replace(library, published=prepare)
+    return split_pictures(library, reserved, held, flips=True, test_rows=test_rows)
 
 
 def preprocessing_of(size: int) -> Preprocessing:
@@ -74,7 +65,7 @@ def held(pictures: int) -> Held:
 
 
 def _find_items(path: Path) -> tuple[list[Item], str]:
-    """Return the pictures of train/ and val/, and the key of them all; refuse any other layout by name."""
+    """Return the pictures of train/ and val/, and the stamp of them all; refuse any other layout by name."""
     files = open_files(path, EXPECTED)
     items = []
     wnids: dict[str, set[str]] = {"train": set(), "val": set()}
@@ -106,7 +97,3 @@ def _require_both(path: Path, train: set[str], val: set[str]) -> None:
                 f"{path}/{part} is missing {len(other - own)} categories that the other folder has, "
                 f"such as '{min(other - own)}'"
             )
-
-
-def _part(name: str) -> str:
-    return PurePosixPath(name).parts[-3]

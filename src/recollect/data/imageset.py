@@ -42,11 +42,9 @@ class Source(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Return (all, size, size, 3)."""
-        ...
 
     def __getitem__(self, rows: Rows, /) -> Pixels:
         """Return a new array, (len(rows), size, size, 3)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -149,6 +147,10 @@ class Library:
         labels = np.array([place[self.categories[label]] for label in self.labels[chosen]], dtype=np.int64)
         return ImageSet(self.pixels, chosen, labels, tuple(categories), self.key, self.published)
 
+    def whole(self) -> ImageSet:
+        """Return all pictures."""
+        return self.select(range(len(self.labels)), self.categories)
+
 
 @dataclass(frozen=True)
 class Item:
@@ -217,7 +219,7 @@ def decode(
             else:
                 pixels[len(kept)] = result
                 kept.append(index)
-        return {**_described([items[index] for index in kept]), "bad": bad}
+        return _described([items[index] for index in kept], bad)
 
     if prod(source.shape) <= cache_gb * 1e9:
         library, bad = cached_library(key, size, source.shape, build)
@@ -301,15 +303,20 @@ def _ahead(function: Callable[[T], R], work: Iterable[T], pieces: int) -> Genera
         pool.shutdown(cancel_futures=True)
 
 
-def _described(items: Sequence[Item]) -> dict[str, Any]:
-    """Return what a `Library` says of its pictures."""
-    categories = sorted({item.category for item in items})
-    place = {name: index for index, name in enumerate(categories)}
-    return {
-        "categories": categories,
-        "labels": [place[item.category] for item in items],
-        "names": [item.relative for item in items],
-    }
+def described(categories: Sequence[str], names: Sequence[str], bad: Sequence[str] = ()) -> dict[str, Any]:
+    """Describe the pictures of a `Library` by the category and the name of each."""
+    known = sorted(set(categories))
+    place = {name: index for index, name in enumerate(known)}
+    return {"categories": known, "labels": [place[name] for name in categories], "names": names, "bad": bad}
+
+
+def _described(items: Sequence[Item], bad: Sequence[str] = ()) -> dict[str, Any]:
+    return described([item.category for item in items], [item.relative for item in items], bad)
+
+
+def _library(pixels: Source, about: dict[str, Any], key: str) -> Library:
+    labels = np.array(about["labels"], dtype=np.int64)
+    return Library(pixels, labels, tuple(about["categories"]), tuple(about["names"]), key)
 
 
 def _undecoded_library(
@@ -317,35 +324,18 @@ def _undecoded_library(
 ) -> tuple[Library, list[str]]:
     """Return the pictures that decode, to be decoded again; which do not is kept under `key`."""
     path = cache_folder() / "checked" / f"{key}.json"
-    bad = _read_checked(path, len(items))
-    if bad is None:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8")).items()
+        bad = {int(index): str(message) for index, message in kept}
+    except (OSError, ValueError, AttributeError):  # not there, or damaged: they can be checked again
         results = enumerate(decoded(source, "checking pictures", skip_bad=skip_bad))
         bad = {index: str(result) for index, result in results if isinstance(result, PictureError)}
-        words = {"version": CACHE_VERSION, "pictures": len(items), "bad": list(bad.items())}
         try:
-            write_text(path, json.dumps(words))
+            write_text(path, json.dumps(bad))
         except StorageError as error:
             log.warning("which pictures are bad is not kept for the next time: %s", error)
     good = [item for index, item in enumerate(items) if index not in bad]
-    about = _described(good)
-    library = Library(
-        replace(source, items=good),
-        np.array(about["labels"], dtype=np.int64),
-        tuple(about["categories"]),
-        tuple(about["names"]),
-        key,
-    )
-    return library, list(bad.values())
-
-
-def _read_checked(path: Path, pictures: int) -> dict[int, str] | None:
-    try:
-        words = json.loads(path.read_text(encoding="utf-8"))
-        if (words["version"], words["pictures"]) == (CACHE_VERSION, pictures):
-            return {int(index): str(message) for index, message in words["bad"]}
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: they can be checked again
-        pass
-    return None
+    return _library(replace(source, items=good), _described(good), key), list(bad.values())
 
 
 def _place(key: str) -> Path:
@@ -385,13 +375,7 @@ def _open_library(folder: Path, key: str, size: int) -> tuple[Library, list[str]
     try:
         about = json.loads((folder / "about.json").read_text())
         pixels = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
-        library = Library(
-            pixels,
-            np.array(about["labels"], dtype=np.int64),
-            tuple(about["categories"]),
-            tuple(about["names"]),
-            key,
-        )
+        library = _library(pixels, about, key)
         fits = (
             pixels.dtype == np.uint8
             and pixels.shape[1:] == (size, size, 3)

@@ -2,9 +2,11 @@
 
 import csv
 import io
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from recollect.data.arrays import Pixels, Rows
 from recollect.data.files import Files, open_files
-from recollect.data.imageset import CACHE_GB, ImageSet, Library, cached_library, decode, digest, require_room
+from recollect.data.imageset import CACHE_GB, Library, cached_library, decode, described, digest, require_room
 from recollect.data.pickles import as_text, read_record
 from recollect.data.splits import Held, Reserved, Split, split_pictures
 from recollect.errors import DataError
@@ -208,9 +210,9 @@ def _from_pickles(
         parts = split_pictures(base[0], Reserved(), held_twelfth, flips=True)
     else:
         _require_same(files, [*found.values()], base)
-        train, own_val, own_test = (_whole(library) for library in base)
+        train, own_val, own_test = (library.whole() for library in base)
         parts = Split(train, own_val, own_test, val=None, test=None, flips=True)
-    return replace(parts, val=_whole(val), test=_whole(test))
+    return replace(parts, val=val.whole(), test=test.whole())
 
 
 def _unpickled(files: Files, name: str, unpack: Unpack, size: int, before: Callable[[], None]) -> Library:
@@ -219,29 +221,21 @@ def _unpickled(files: Files, name: str, unpack: Unpack, size: int, before: Calla
     `before` is called before it is read.
     """
     place = f"{files.path}/{name}"
-    read: list[Pictures] = []
 
-    def shape() -> tuple[int, ...]:
+    @cache
+    def read() -> Pictures:
         before()
         with files.open(name) as stream:
-            read.append(unpack(read_record(stream, place), place))
-        return (len(read[0].pixels), size, size, 3)
+            return unpack(read_record(stream, place), place)
 
     def build(pixels: Pixels) -> dict[str, Any]:
-        source, categories = read[0]
+        source, categories = read()
         for row in track(range(len(source)), f"reading {PurePosixPath(name).name}", len(source)):
             pixels[row] = read_pixels(source[row], size, name=f"{place}, picture {row}")
-        known = sorted(set(categories))
-        label = {category: index for index, category in enumerate(known)}
-        return {
-            "categories": known,
-            "labels": [label[category] for category in categories],
-            "names": _numbered(categories),
-            "bad": [],
-        }
+        return described(categories, _numbered(categories))
 
     key = digest("mini-imagenet", files.stamp([name]), size)
-    return cached_library(key, size, shape, build)[0]
+    return cached_library(key, size, lambda: (len(read().pixels), size, size, 3), build)[0]
 
 
 def _unpack_phase(record: Record, place: str) -> Pictures:
@@ -328,16 +322,8 @@ def _numbered(categories: Iterable[str]) -> list[str]:
     >>> _numbered(["a", "a", "b"])
     ['a/00000', 'a/00001', 'b/00000']
     """
-    seen: Counter[str] = Counter()
-    names = []
-    for category in categories:
-        names.append(f"{category}/{seen[category]:05}")
-        seen[category] += 1
-    return names
-
-
-def _whole(library: Library) -> ImageSet:
-    return library.select(range(len(library.labels)), library.categories)
+    number: defaultdict[str, Iterator[int]] = defaultdict(count)
+    return [f"{category}/{next(number[category]):05}" for category in categories]
 
 
 def _require_disjoint(path: Path, sets: Mapping[str, Iterable[str]]) -> None:

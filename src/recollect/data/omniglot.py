@@ -108,16 +108,9 @@ def _turns(character: str) -> list[str]:
 
 def _open(path: Path) -> list[Files]:
     """Open what holds the drawings: each folder or its archive, or one folder or archive with both."""
-    found = [_first(path / name, path / f"{name}.zip") for name in FOLDERS]
-    if not any(found):
-        return [open_files(path, EXPECTED)]
-    return [
-        open_files(one or path / f"{name}.zip", EXPECTED) for one, name in zip(found, FOLDERS, strict=True)
-    ]
-
-
-def _first(*paths: Path) -> Path | None:
-    return next((path for path in paths if os.path.exists(path)), None)  # noqa: PTH110 -- never raises
+    there = os.path.exists  # which, unlike that of a path, never raises
+    places = [path / name if there(path / name) else path / f"{name}.zip" for name in FOLDERS]
+    return [open_files(one, EXPECTED) for one in (places if any(map(there, places)) else [path])]
 
 
 def _character(files: Files, name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from recollect.errors import DataError, RecollectError
+from recollect.errors import DataError, RecollectError, brief
 
 LARGE = 1 << 20
 MAX_INSTRUCTIONS = 1_000_000  # CIFAR-100 has 200 000; each may take up to some hundred bytes of memory
@@ -44,8 +44,7 @@ def read_pickle(stream: BinaryIO, place: str) -> object:
         ) from error
     # Damage shows as nearly any exception, MemoryError among them.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{place} is damaged, or not a pickle of a data set: {reason}") from error
+        raise DataError(f"{place} is damaged, or not a pickle of a data set: {brief(error)}") from error
     return value
 
 

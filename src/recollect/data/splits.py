@@ -129,15 +129,13 @@ def parse_split(split: str | None, categories: Sequence[str]) -> Reserved:
         val, test = max(1, round(0.16 * len(order))), max(1, round(0.2 * len(order)))
         return Reserved(tuple(sorted(order[:val])), tuple(sorted(order[val : val + test])))
     words = _read_split(split)
-    reserved = Reserved(words.val, words.test)
-    for name in (*reserved.val, *reserved.test):
+    names = (*words.val, *words.test)
+    for name in names:
         if name not in categories:
             raise DataError(f"--split {split} names '{name}', which is not a category of the data")
-    names = (*reserved.val, *reserved.test)
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise DataError(f"--split {split} names '{min(twice)}' twice: a category is in val or in test, once")
-    return reserved
+        if names.count(name) > 1:
+            raise DataError(f"--split {split} names '{name}' twice: a category is in val or in test, once")
+    return Reserved(words.val, words.test)
 
 
 def inline_split(split: str | None) -> str | None:

@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import tarfile
 import threading
@@ -43,12 +42,6 @@ class Unpacked:
         self._file = opener(path, "rb")
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the file."""
         self._file.close()
@@ -75,10 +68,10 @@ class Unpacked:
             self.seek(start)
             return self._file.read(size)
 
-    def part(self, start: int, size: int) -> io.BufferedReader:
-        """Return a file's content as a stream, which closes the archive with it."""
+    def part(self, start: int) -> IO[bytes]:
+        """Return a stream that starts at a file's content; closing it closes the archive."""
         self.seek(start)
-        return io.BufferedReader(_Part(self._file, size))
+        return self._file
 
     def members(self) -> Iterator[tarfile.TarInfo]:
         """Yield what is in the archive; nothing may be missing up to its end."""
@@ -110,23 +103,3 @@ class _Header(tarfile.TarInfo):
         if info.size < 0:
             raise DataError(f"{info.name} has a negative size")
         return info
-
-
-class _Part(io.RawIOBase):
-    """The next `size` bytes of a file, which is closed with it."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file, self._left = file, size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 -- any writable buffer
-        content = self._file.read(min(len(buffer), self._left))
-        self._left -= len(content)
-        buffer[: len(content)] = content
-        return len(content)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()

@@ -62,12 +62,10 @@ class Labelled(Protocol):
     @property
     def labels(self) -> Ints | Tensor:
         """Return each item's category, (n,)."""
-        ...
 
     @property
     def categories(self) -> tuple[str, ...]:
         """Return the names of the categories."""
-        ...
 
 
 class TaskSampler:

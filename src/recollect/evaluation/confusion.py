@@ -29,6 +29,12 @@ class Confusion:
         place = {name: index for index, name in enumerate(self.predicted)}
         return np.array([place[name] if name in place else place[UNKNOWN] for name in self.true])
 
+    def wrong(self) -> npt.NDArray[np.int64]:
+        """Return the counts without those of right answers."""
+        wrong = self.counts.copy()
+        wrong[np.arange(len(wrong)), self.own()] = 0
+        return wrong
+
 
 def shown_shares(confusion: Confusion) -> tuple[list[str], list[str], npt.NDArray[np.float64]]:
     """Return which true categories a picture shows, which answers, and shares (rows, columns) in percent.
@@ -37,9 +43,7 @@ def shown_shares(confusion: Confusion) -> tuple[list[str], list[str], npt.NDArra
     others, and of others taken for them. Columns are these, the other answers that were given wrongly most
     often, `UNKNOWN`, and last, if anything is left, all other answers together.
     """
-    own, counts = confusion.own(), confusion.counts
-    wrong = counts.copy()
-    wrong[np.arange(len(own)), own] = 0
+    own, counts, wrong = confusion.own(), confusion.counts, confusion.wrong()
     mistakes = wrong.sum(axis=1) + wrong.sum(axis=0)[own]
     rows = np.sort(np.argsort(-mistakes, kind="stable")[:MOST])
     given = counts[rows].sum(axis=0)
@@ -83,7 +87,9 @@ def confusion_figure(confusion: Confusion) -> "Figure":
     axes.tick_params(which="minor", length=0)
     axes.set_xlabel("predicted category", fontsize=11)
     axes.set_ylabel("true category", fontsize=11)
-    axes.set_title(_title(len(names), len(confusion.true)), fontsize=11)
+    some = f"; the {len(names)} of {len(confusion.true)} categories with the most mistakes"
+    title = f"share of each category's pictures, %{some if len(names) < len(confusion.true) else ''}"
+    axes.set_title(title, fontsize=11)
     if written:
         for (row, column), share in np.ndenumerate(shares):
             if share >= 0.5:
@@ -94,9 +100,3 @@ def confusion_figure(confusion: Confusion) -> "Figure":
         bar.outline.set_visible(False)
         bar.set_label("% of a row", fontsize=10)
     return figure
-
-
-def _title(shown: int, there: int) -> str:
-    if shown == there:
-        return "share of each category's pictures, %"
-    return f"share of each category's pictures, %; the {shown} of {there} categories with the most mistakes"

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -12,29 +11,13 @@ from recollect.evaluation.plots import COLOURS
 
 
 def joint_figure(report: Mapping[str, Any], answers: Mapping[int, Answers]) -> Figure:
-    """Draw base-in-joint against novel-in-joint accuracy, a curve for each number of shots of a report."""
+    """Draw base-in-joint against novel-in-joint accuracy, a curve for each number of shots of a report.
+
+    They are mean curves, in percent, with the point β = 0 on each and its area in the legend.
+    """
     figure = Figure(figsize=(7, 5.6))
     axes = figure.add_subplot()
-    draw_joint_curves(axes, report["results"], answers)
-    axes.set_title(
-        f"{report['tasks']} tasks of {report['ways']} ways, {report['categories']} categories", fontsize=11
-    )
-    figure.text(
-        0.5,
-        -0.01,
-        "β is added to every novel score, from −∞ (upper left) to ∞ (lower right).\n"
-        "Means over tasks at equal β; AUSUC is the mean of the tasks' own areas.",
-        ha="center",
-        va="top",
-        fontsize=9,
-        color="#444444",
-    )
-    return figure
-
-
-def draw_joint_curves(axes: Axes, results: list[dict[str, Any]], answers: Mapping[int, Answers]) -> None:
-    """Draw mean curves, in percent, with the point β = 0 on each and its area in the legend."""
-    for index, result in enumerate(results):
+    for index, result in enumerate(report["results"]):
         shots, colour = result["shots"], COLOURS[index % len(COLOURS)]
         novel, base = mean_curve(answers[shots])
         point = (result["novel_in_joint"]["mean"], result["base_in_joint"]["mean"])
@@ -64,3 +47,12 @@ def draw_joint_curves(axes: Axes, results: list[dict[str, Any]], answers: Mappin
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=10, frameon=False, loc="lower left")
+    axes.set_title(
+        f"{report['tasks']} tasks of {report['ways']} ways, {report['categories']} categories", fontsize=11
+    )
+    words = (
+        "β is added to every novel score, from −∞ (upper left) to ∞ (lower right).\n"
+        "Means over tasks at equal β; AUSUC is the mean of the tasks' own areas."
+    )
+    figure.text(0.5, -0.01, words, ha="center", va="top", fontsize=9, color="#444444")
+    return figure

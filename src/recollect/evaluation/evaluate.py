@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,27 +30,11 @@ _ROWS = 1 << 14  # examples whose terms are computed at a time: attention makes 
 _CHUNK_VALUES = 1 << 24  # query features or base scores gathered at a time: 64 MB
 
 
-class Scorer(Protocol):
-    """How the features of a trained model become scores of tasks."""
+class Scorer:
+    """How the features of a trained model become scores of tasks: here, with the paper's model."""
 
-    name: str  # in the headers of its model files
-    joint: bool  # whether base categories are scored too; where not, all figures but Novel are `None`
-
-    def scores(
-        self, model: Model, novel: FeatureSet | None, base: FeatureSet, split: Split
-    ) -> ScoringFunction:
-        """Return the scoring function over features of novel and of base pictures.
-
-        Without novel ones, base categories act as novel ones and are hidden among base ones.
-        """
-        ...
-
-
-class PaperScorer:
-    """The paper's model: classifier and weight generator."""
-
-    name = PAPER
-    joint = True
+    name = PAPER  # in the headers of its model files
+    joint = True  # whether base categories are scored too; where not, all figures but Novel are `None`
 
     def scores(
         self,
@@ -59,7 +43,10 @@ class PaperScorer:
         base: FeatureSet,
         split: Split,  # noqa: ARG002
     ) -> ScoringFunction:
-        """Return `model_scores`."""
+        """Return the scoring function over features of novel and of base pictures.
+
+        Without novel ones, base categories act as novel ones and are hidden among base ones.
+        """
         return model_scores(model, novel, base)
 
 
@@ -121,18 +108,9 @@ def _fake_novel_scores(model: Head, base: FeatureSet) -> ScoringFunction:
     def score(tasks: Tasks) -> Scores:
         queries = torch.cat([tasks.novel_queries, tasks.base_queries], dim=1)
         base_scores, novel_scores = model.joint_scores(
-            examples[tasks.support],
-            features[queries],
-            hidden=tasks.hidden(len(base.categories)).to(device),
+            examples[tasks.support], features[queries], hidden=tasks.hidden(len(base.categories)).to(device)
         )
-        base_scores, novel_scores = base_scores.cpu(), novel_scores.cpu()
-        novel_count = tasks.novel_queries.shape[1]
-        return Scores(
-            novel_base=base_scores[:, :novel_count],
-            novel_novel=novel_scores[:, :novel_count],
-            base_base=base_scores[:, novel_count:],
-            base_novel=novel_scores[:, novel_count:],
-        )
+        return Scores.of_all(base_scores.cpu(), novel_scores.cpu(), tasks.novel_queries.shape[1])
 
     return score
 
@@ -174,13 +152,8 @@ def left_out_scores(
             asked = torch.cat([tasks.novel_queries[task], tasks.base_queries[task]]).to(device)
             found.append(classifier.scale * queries[asked] @ weights.T)
             found[-1][:, ways] = -torch.inf
-        joint, many = torch.stack(found).cpu(), tasks.novel_queries.shape[1]
-        return Scores(
-            novel_base=joint[:, :many, :count],
-            novel_novel=joint[:, :many, count:],
-            base_base=joint[:, many:, :count],
-            base_novel=joint[:, many:, count:],
-        )
+        joint = torch.stack(found).cpu()
+        return Scores.of_all(joint[..., :count], joint[..., count:], tasks.novel_queries.shape[1])
 
     return score
 
@@ -233,7 +206,7 @@ def evaluate(
     Figures that the method `by` (default: the paper's) cannot give are `None`. `queries` defaults to what is
     usual for the data. `keep` receives how every query was answered, by number of shots.
     """
-    by = by or PaperScorer()
+    by = by or Scorer()
     queries = queries or split.queries
     novel_images, base_images = split.evaluated(part)
     for count in shots:  # before the extractor runs for minutes
@@ -335,7 +308,7 @@ def evaluation_report(
     Where `shots` and `queries` are not given, they are the usual ones, or as many as the pictures allow.
     """
     began = time.perf_counter()
-    by = by or PaperScorer()
+    by = by or Scorer()
     method = read_header(model).method
     if method != by.name:
         raise ModelError(f"{model} is a model of the method {method}, not {by.name}")
@@ -355,28 +328,15 @@ def evaluation_report(
         queries = max(1, min(split.queries, sampler.most_queries(ways, max(shots))))
         if queries < split.queries:
             warnings.append(f"some categories have few pictures: --queries {queries}, not {split.queries}")
-    results = evaluate(
-        loaded,
-        split,
-        part=part,
-        shots=shots,
-        ways=ways,
-        queries=queries,
-        tasks=tasks,
-        seed=seed,
-        keep=keep,
-        by=by,
-    )
+    asked = {"ways": ways, "queries": queries, "tasks": tasks, "seed": seed}
+    results = evaluate(loaded, split, part=part, shots=shots, keep=keep, by=by, **asked)
     for warning in warnings:
         log.warning("%s", warning)
     return {
         "model": str(model),
         "data": data,
         "categories": part,
-        "ways": ways,
-        "queries": queries,
-        "tasks": tasks,
-        "seed": seed,
+        **asked,
         "seconds": round(time.perf_counter() - began, 1),
         **({"warnings": warnings} if warnings else {}),
         "results": results,

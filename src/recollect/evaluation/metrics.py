@@ -19,6 +19,11 @@ class Scores:
     base_base: Tensor  # (tasks, base queries, k)
     base_novel: Tensor  # (tasks, base queries, ways)
 
+    @classmethod
+    def of_all(cls, base: Tensor, novel: Tensor, count: int) -> "Scores":
+        """Split the scores of all queries, the first `count` of which are novel: (tasks, q, k or ways)."""
+        return cls(base[:, :count], novel[:, :count], base[:, count:], novel[:, count:])
+
 
 @dataclass(frozen=True)
 class Answers:

@@ -41,8 +41,7 @@ def show_picture(
 ) -> None:
     """Show one picture with a title and, if asked, a coloured frame."""
     axes.imshow(pixels)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.set_title(title, fontsize=7, color=frame or "black", pad=3)
     for spine in axes.spines.values():
         spine.set_visible(frame is not None)

@@ -1,6 +1,7 @@
 """The paper's t-SNE figure: features of unseen categories, projected onto the plane."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,7 @@ def draw_projection(axes: Axes, projection: Projection) -> None:
             alpha=0.85,
             label=plain(name),
         )
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color("#bbbbbb")
     kind = "L2-normalised features" if projection.kind == "cosine" else "raw features"
     axes.set_xlabel(f"{kind}, silhouette {projection.silhouette:.3f}", fontsize=11)
@@ -104,19 +104,20 @@ def draw_projection(axes: Axes, projection: Projection) -> None:
 
 def tsne_figure(projection: Projection, title: str = "t-SNE of categories unseen in training") -> Figure:
     """Draw one projection with its legend."""
-    figure = Figure(figsize=(8.4, 6.2))
-    axes = figure.add_subplot()
-    draw_projection(axes, projection)
-    axes.set_title(title, fontsize=11)
-    axes.legend(
-        bbox_to_anchor=(1.01, 0.5),
-        loc="center left",
-        fontsize=10,
-        frameon=False,
-        markerscale=1.8,
-        handletextpad=0.2,
-        labelspacing=0.45,
+    return side_by_side({title: projection})
+
+
+def side_by_side(projections: Mapping[str, Projection]) -> Figure:
+    """Draw projections beside each other under their titles, with one legend."""
+    figure = Figure(figsize=(5.4 * len(projections) + 2, 5.6))
+    grid = figure.subplots(1, len(projections), squeeze=False)
+    for axes, (title, projection) in zip(grid[0], projections.items(), strict=True):
+        draw_projection(axes, projection)
+        axes.set_title(title, fontsize=11)
+    grid[0][-1].legend(
+        bbox_to_anchor=(1.01, 0.5), loc="center left", fontsize=10, frameon=False, markerscale=1.8
     )
+    figure.subplots_adjust(wspace=0.05)
     return figure
 
 
@@ -146,17 +147,10 @@ def tsne_report(
     for warning in warnings:
         log.warning("%s", warning)
     projection = project(features, loaded.cpu().classifier, seed=seed)
-    of = (
-        f"base categories, pictures held out for {part}"
-        if novel is None
-        else f"{part} categories unseen in training"
-    )
-    save_figure(
-        tsne_figure(
-            projection, f"t-SNE of {len(projection.labels)} pictures of {len(projection.categories)} {of}"
-        ),
-        out,
-    )
+    held_out = f"base categories, pictures held out for {part}"
+    of = held_out if novel is None else f"{part} categories unseen in training"
+    title = f"t-SNE of {len(projection.labels)} pictures of {len(projection.categories)} {of}"
+    save_figure(tsne_figure(projection, title), out)
     return {
         "model": str(model),
         "data": data,
@@ -168,3 +162,9 @@ def tsne_report(
         **({"warnings": warnings} if warnings else {}),
         "picture": str(out),
     }
+
+
+def tsne_text(report: dict[str, Any]) -> str:
+    """Return what `recollect plot tsne` prints."""
+    shown = f"{report['pictures']} pictures of {len(report['shown'])} {report['categories']} categories"
+    return f"{report['picture']}\n{shown}, silhouette {report['silhouette']:.3f}"

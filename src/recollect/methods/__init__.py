@@ -6,13 +6,12 @@ from recollect.methods.logistic import JointLogistic, NovelLogistic
 from recollect.methods.matching import MatchingNetworks
 from recollect.methods.method import Method
 from recollect.methods.nearest_mean import NearestMean
-from recollect.methods.paper import PaperModel
 from recollect.methods.prototypical import PrototypicalNetworks
 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        PaperModel(),
+        Method(),  # the paper's own
         MatchingNetworks(),
         PrototypicalNetworks(),
         NearestMean(),

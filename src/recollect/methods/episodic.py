@@ -19,7 +19,7 @@ from recollect.data.tasks import TaskSampler, TaskShape
 from recollect.errors import ConfigError, DataError, Stopped
 from recollect.evaluation.evaluate import ScoringFunction
 from recollect.features import FeatureSet
-from recollect.methods.method import task_scores
+from recollect.methods.method import Method, task_scores
 from recollect.model.model import Model
 from recollect.model.spec import ClassifierKind
 from recollect.pretrained import is_pretrained
@@ -30,15 +30,12 @@ from recollect.training.loop import Stage, run_stage
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import Judgement
 from recollect.training.stage1 import Ints, PicturesByStep, augmentation
-from recollect.training.train import new_model, save_trained, train
+from recollect.training.train import new_model, save_trained
 
 
-class EpisodicMethod(ABC):
+class EpisodicMethod(Method, ABC):
     """A method whose extractor and scale are learned from episodes, for one number of shots."""
 
-    name: str
-    title: str
-    joint: bool
     classifier: ClassifierKind  # where the scale starts
     last_relu: bool
 
@@ -50,7 +47,7 @@ class EpisodicMethod(ABC):
         """Score queries (tasks, q, d) over base categories, (tasks, q, k), if the method can."""
         return None
 
-    def finish(self, model: Model, split: Split) -> None:  # noqa: B027
+    def finish(self, model: Model, split: Split) -> None:
         """Add to a trained model what it needs for base scores."""
 
     def settled(self, config: Config) -> Config:
@@ -82,46 +79,32 @@ class EpisodicMethod(ABC):
         episode_shape(self, config, split)
 
     def train(self, config: Config, out: Path, *, resume: bool = False) -> None:
-        """Train on episodes of base pictures."""
+        """Train for one number of shots, which the configuration must say."""
         if config.shots == "mixed":
             raise ConfigError(f"{self.title} are trained for one number of shots: say which with --shots 5")
-        train(self.settled(config), out, resume=resume, learn=self._learn, check=self.check)
+        super().train(config, out, resume=resume)
 
-    def _learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
+    def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
+        """Train on episodes of base pictures."""
         stage = EpisodesOfPictures(self, new_model(config, split), split, config)
+
+        def save(**facts: Any) -> None:  # noqa: ANN401
+            self.finish(stage.model, split)
+            facts["validation"] = folder.validation(1)
+            save_trained(folder.model, stage.model, config, method=self.name, **facts)
+
         try:
             seconds = run_stage(stage, folder, stop)
         except Stopped:
-            self._save(stage, config, split, folder, finished=False)
+            save()
             raise
         finally:
             stage.close()
-        self._save(stage, config, split, folder, finished=True, stage1_seconds=round(seconds))
+        episodes = stage.steps * stage.episodes.count
+        seen = {"images_seen": stage.images_seen, "episodes_seen": episodes}
+        save(finished=True, stage1_seconds=round(seconds), **seen)
         folder.checkpoint(1).unlink(missing_ok=True)
         draw_curves(folder)
-
-    def _save(
-        self,
-        stage: "EpisodesOfPictures",
-        config: Config,
-        split: Split,
-        folder: RunFolder,
-        *,
-        finished: bool,
-        **facts: Any,  # noqa: ANN401
-    ) -> None:
-        self.finish(stage.model, split)
-        if finished:
-            facts |= {"images_seen": stage.images_seen, "episodes_seen": stage.steps * stage.episodes.count}
-        save_trained(
-            folder.model,
-            stage.model,
-            config,
-            finished=finished,
-            method=self.name,
-            validation=folder.validation(1),
-            **facts,
-        )
 
 
 class EpisodesOfPictures(Stage):

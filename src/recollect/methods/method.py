@@ -1,8 +1,8 @@
 """The interface of a method, and task scores for methods that only look at a task's features."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,34 +11,40 @@ from recollect.data.splits import Split
 from recollect.data.tasks import Tasks
 from recollect.evaluation.evaluate import Scorer, ScoringFunction
 from recollect.evaluation.metrics import Scores
-from recollect.features import FeatureSet
+from recollect.features import FeatureSet, category_means, extract
+from recollect.model.model import Model
 from recollect.training.config import Config
+from recollect.training.runfolder import RunFolder
+from recollect.training.train import learn_both_stages, train
 
 # Support (tasks, ways, shots, d) and queries (tasks, q, d) → scores of base (tasks, q, k) and novel
 # categories (tasks, q, ways); `None` in place of base scores where a method has none.
 FeatureScores = Callable[[Tensor, Tensor], tuple[Tensor | None, Tensor]]
 
 
-class Method(Scorer, Protocol):
+class Method(Scorer):
     """Learns from base pictures, then scores tasks over novel and, where `joint`, over base categories too.
 
     A trained method is a run folder; its model file names the method, which defines what the parts of the
-    `Model` mean.
+    `Model` mean. By default, a method does what the paper does.
     """
 
-    title: str  # as papers call it
+    title = "Dynamic few-shot learning without forgetting"  # as papers call it
 
     def settled(self, config: Config) -> Config:
         """Return a configuration with the method's own settings."""
-        ...
+        return config
 
     def check(self, config: Config, split: Split) -> None:
         """Refuse, before anything is written, what the method cannot learn from."""
-        ...
 
     def train(self, config: Config, out: Path, *, resume: bool = False) -> None:
         """Train on base pictures in the run folder `out`, or go on with the run there."""
-        ...
+        train(self.settled(config), out, resume=resume, learn=self.learn, check=self.check)
+
+    def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
+        """Train a new or begun run until it is finished or asked to stop."""
+        learn_both_stages(config, split, folder, stop)
 
 
 def task_scores(
@@ -54,7 +60,6 @@ def task_scores(
 
     @torch.inference_mode()
     def scores(tasks: Tasks) -> Scores:
-        count = tasks.novel_queries.shape[1]
         queries = torch.cat([novel_features[tasks.novel_queries], base_features[tasks.base_queries]], dim=1)
         base_scores, novel_scores = score(examples[tasks.support], queries)
         if base_scores is None:
@@ -62,15 +67,17 @@ def task_scores(
         elif novel is None:
             hidden = tasks.hidden(base_scores.shape[2]).to(device)
             base_scores = base_scores.masked_fill(hidden.unsqueeze(1), -torch.inf)
-        base_scores, novel_scores = base_scores.cpu(), novel_scores.cpu()
-        return Scores(
-            novel_base=base_scores[:, :count],
-            novel_novel=novel_scores[:, :count],
-            base_base=base_scores[:, count:],
-            base_novel=novel_scores[:, count:],
-        )
+        return Scores.of_all(base_scores.cpu(), novel_scores.cpu(), tasks.novel_queries.shape[1])
 
     return scores
+
+
+@torch.no_grad()
+def learn_means(model: Model, split: Split) -> None:
+    """Set the classifier's rows to the mean features of base categories, as the classifier sees them."""
+    features = extract(model, split.base_train)
+    seen = model.classifier.view(features.features.to(model.mean.device)).cpu()
+    model.classifier.weight.copy_(category_means(seen, features.labels, len(split.categories)))
 
 
 def squared_distances(queries: Tensor, means: Tensor) -> Tensor:

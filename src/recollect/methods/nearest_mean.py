@@ -1,12 +1,11 @@
 """Nearest class mean: base and novel categories alike are the means of their features."""
 
-import torch
 from torch import Tensor
 
 from recollect.data.splits import Split
-from recollect.features import FeatureSet, category_means, extract
+from recollect.features import FeatureSet
 from recollect.methods.frozen_features import FrozenFeatures
-from recollect.methods.method import FeatureScores, squared_distances
+from recollect.methods.method import FeatureScores, learn_means, squared_distances
 from recollect.model.model import Model
 
 
@@ -32,7 +31,4 @@ class NearestMean(FrozenFeatures):
 
     def finish(self, model: Model, split: Split) -> None:
         """Make the means of base categories."""
-        features = extract(model, split.base_train)
-        with torch.no_grad():
-            seen = model.classifier.view(features.features.to(model.mean.device)).cpu()
-            model.classifier.weight.copy_(category_means(seen, features.labels, len(split.categories)))
+        learn_means(model, split)

@@ -1,12 +1,10 @@
 """Prototypical Networks (Snell et al., 2017), with the paper's authors' division by d and learnable scale."""
 
-import torch
 from torch import Tensor
 
 from recollect.data.splits import Split
-from recollect.features import category_means, extract
 from recollect.methods.episodic import EpisodicMethod
-from recollect.methods.method import squared_distances
+from recollect.methods.method import learn_means, squared_distances
 from recollect.model.model import Model
 
 
@@ -32,10 +30,7 @@ class PrototypicalNetworks(EpisodicMethod):
 
     def finish(self, model: Model, split: Split) -> None:
         """Make the base categories' prototypes."""
-        features = extract(model, split.base_train)
-        means = category_means(features.features, features.labels, len(split.categories))
-        with torch.no_grad():
-            model.classifier.weight.copy_(means)
+        learn_means(model, split)
 
 
 def _scores(model: Model, queries: Tensor, prototypes: Tensor) -> Tensor:

@@ -26,12 +26,7 @@ class Head(nn.Module):
         return self.generator.terms(view(support), Memory(view(self.classifier.weight), hidden))
 
     def joint_scores(
-        self,
-        support: Tensor,
-        queries: Tensor,
-        *,
-        present: Tensor | None = None,
-        hidden: Tensor | None = None,
+        self, support: Tensor, queries: Tensor, *, present: Tensor | None = None, hidden: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Score queries (tasks, q, d) over W* = W_base ∪ W_novel: base (tasks, q, k), novel (tasks, q, ways).
 

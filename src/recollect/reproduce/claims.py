@@ -1,6 +1,6 @@
 """What the paper claims, and whether the results support it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,7 +36,9 @@ class Judged(NamedTuple):
     verdict: str
 
 
-def _minus(one: str, other: str, figure: str, above: float = 0.0) -> tuple[Comparison, ...]:
+def _minus(
+    one: str, other: str, figure: str, above: float = 0.0, at: Sequence[int] = SHOTS
+) -> tuple[Comparison, ...]:
     """Compare two rows at every number of shots."""
     return tuple(
         Comparison(
@@ -44,7 +46,7 @@ def _minus(one: str, other: str, figure: str, above: float = 0.0) -> tuple[Compa
             {Place(one, shots, figure): 1, Place(other, shots, figure): -1},
             above,
         )
-        for shots in SHOTS
+        for shots in at
     )
 
 
@@ -54,11 +56,8 @@ def _each_kind(one: str, other: str, figure: str) -> tuple[Comparison, ...]:
     )
 
 
-def _lift(better: str, than: str, shots: int, sign: int = 1) -> dict[Place, int]:
-    return {Place(better, shots, "novel"): sign, Place(than, shots, "novel"): -sign}
-
-
 _SPLIT = ("cosine-attention", "cosine-average")
+_MORE = {(_SPLIT[0], 1): 1, (_SPLIT[1], 1): -1, (_SPLIT[0], 5): -1, (_SPLIT[1], 5): 1}
 CLAIMS = (
     Claim("The cosine classifier beats the dot product on Novel.", _each_kind("cosine", "dot", "novel")),
     Claim("The cosine classifier beats the dot product on Base.", _each_kind("cosine", "dot", "base")),
@@ -78,13 +77,11 @@ CLAIMS = (
     Claim(
         "Attention lifts 1-shot Novel most.",
         (
-            Comparison(
-                "cosine-attention − cosine-mean, Novel, 1-shot", _lift("cosine-attention", "cosine-mean", 1)
-            ),
-            Comparison("cosine-attention − cosine-average, Novel, 1-shot", _lift(*_SPLIT, 1)),
+            *_minus("cosine-attention", "cosine-mean", "novel", at=(1,)),
+            *_minus(*_SPLIT, "novel", at=(1,)),
             Comparison(
                 "cosine-attention − cosine-average, Novel, more at 1-shot than at 5-shot",
-                _lift(*_SPLIT, 1) | _lift(*_SPLIT, 5, -1),
+                {Place(*cell, "novel"): sign for cell, sign in _MORE.items()},
             ),
         ),
     ),
@@ -119,17 +116,13 @@ def overall(verdicts: list[str]) -> str:
 
 def judge(claim: Claim, results: Results) -> list[Judged]:
     """Return every comparison of a claim with what was found."""
-    judged = []
-    for comparison in claim.comparisons:
-        found = results.combined(comparison.weights)
-        judged.append(Judged(comparison.text, found, verdict(found, comparison.above)))
-    return judged
+    found = [(one, results.combined(one.weights)) for one in claim.comparisons]
+    return [Judged(one.text, difference, verdict(difference, one.above)) for one, difference in found]
 
 
 def judge_compactness(silhouettes: Mapping[str, Any]) -> list[Judged]:
     """Return the comparisons of the claim on features, from what `figure-tsne` measured."""
-    judged = []
-    for how, words in silhouettes.items():
-        found = Measured(words["difference"]["mean"], words["difference"]["ci95"])
-        judged.append(Judged(f"silhouette {how}: cosine − dot product", found, verdict(found)))
-    return judged
+    found = {how: Measured(**words["difference"]) for how, words in silhouettes.items()}
+    return [
+        Judged(f"silhouette {how}: cosine − dot product", one, verdict(one)) for how, one in found.items()
+    ]

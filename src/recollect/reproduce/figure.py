@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.figure import Figure
 
 from recollect.data.splits import Part
-from recollect.errors import DataError
 from recollect.evaluation.evaluate import load_trained
 from recollect.evaluation.plots import save_figure
-from recollect.evaluation.tsne import Projection, draw_projection, project, sample
+from recollect.evaluation.tsne import Projection, project, sample, side_by_side
 from recollect.features import cached_features
 from recollect.model.classifier import unit
 from recollect.reproduce.results import Floats, interval
@@ -33,11 +31,9 @@ def compare_features(runs: Path, data: str, picture: Path, part: Part, seed: int
     normalised: dict[str, Floats] = {}
     for name, run in MODELS.items():
         model, split, _ = load_trained(runs / run, data)
-        novel, _ = split.evaluated(part)
-        if novel is None:
-            raise DataError(f"no {part} categories are reserved in {data}")
-        features = sample(cached_features(model, novel), seed=seed)
-        projection = projections[name] = project(features, model.classifier, seed=seed)
+        novel, base = split.evaluated(part)
+        features = sample(cached_features(model, novel or base), seed=seed)
+        projection = projections[_TITLES[name]] = project(features, model.classifier, seed=seed)
         own[name] = _by_category(projection.silhouettes, projection.labels)
         values = silhouette_samples(unit(features.features).numpy(), projection.labels)
         normalised[name] = _by_category(values, projection.labels)
@@ -53,20 +49,6 @@ def compare_features(runs: Path, data: str, picture: Path, part: Part, seed: int
             "L2-normalised for both": _summary(normalised),
         },
     }
-
-
-def side_by_side(projections: dict[str, Projection]) -> Figure:
-    """Draw projections beside each other, with one legend."""
-    figure = Figure(figsize=(5.4 * len(projections) + 2, 5.6))
-    grid = figure.subplots(1, len(projections), squeeze=False)
-    for axes, (name, projection) in zip(grid[0], projections.items(), strict=True):
-        draw_projection(axes, projection)
-        axes.set_title(_TITLES[name], fontsize=11)
-    grid[0][-1].legend(
-        bbox_to_anchor=(1.01, 0.5), loc="center left", fontsize=10, frameon=False, markerscale=1.8
-    )
-    figure.subplots_adjust(wspace=0.05)
-    return figure
 
 
 def _by_category(values: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> Floats:

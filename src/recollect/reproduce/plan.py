@@ -110,11 +110,8 @@ def make_plan(
     }
     if plan_file(folder).exists():
         plan = read_plan(folder)
-        other = [
-            f"{name}: {getattr(plan, name)} → {asked[name]}"
-            for name in asked
-            if getattr(plan, name) != asked[name]
-        ]
+        begun = plan.model_dump()
+        other = [f"{name}: {begun[name]} → {asked[name]}" for name in asked if begun[name] != asked[name]]
         if other:
             raise ConfigError(
                 f"{folder} holds another reproduction ({'; '.join(other)}): choose another --out"
@@ -129,10 +126,7 @@ def make_plan(
     steps = max(1, round(share * (stage1.steps or 1)))
     plan = Plan(
         **asked,
-        decided={
-            "stage1.steps": str(steps),
-            "stage2.steps": str(max(1, round(share * config.stage2.steps))),
-        },
+        decided={"stage1.steps": str(steps), "stage2.steps": str(max(1, round(share * config.stage2.steps)))},
         images=steps * BalancedBatches(split.base_train.labels, stage1.batch, 0).batch,
         pictures=split.base_train.key,
         machine=f"{processor()}, {threads} threads, {config.device}",
@@ -191,7 +185,8 @@ def affordable(config: Config, split: Split, table: Table, seeds: int, minutes: 
     for training in table.trainings(seeds):
         extractor = training.row.settings.get("extractor", config.extractor)
         if extractor not in speeds:
-            speeds[extractor] = _speed(config, split, extractor)
+            own = config.model_copy(update={"extractor": extractor, "generator": "attention"})
+            speeds[extractor] = measure(own, new_model(own, split), split)
         speed = speeds[extractor]
         waiting += speed.picture * judged
         if training.kind == "extractor":
@@ -207,11 +202,6 @@ def affordable(config: Config, split: Split, table: Table, seeds: int, minutes: 
             f"take {(learning + waiting) / 60:.0f} minutes, of which {waiting / 60:.0f} cannot be saved"
         )
     return share
-
-
-def _speed(config: Config, split: Split, extractor: str) -> Speed:
-    config = config.model_copy(update={"extractor": extractor, "generator": "attention"})
-    return measure(config, new_model(config, split), split)
 
 
 def settings_of(plan: Plan, training: Training, runs: str) -> Settings:

@@ -18,35 +18,29 @@ from recollect.reproduce.rows import TABLE_1, TASK_SEED, Training
 from recollect.system.disk import locked
 from recollect.training.runfolder import RunFolder
 
+FIGURE = "figure-tsne"
 Say = Callable[[str], None]
 
 
-def reproduce(table: str, data: str, folder: Path, say: Say, **wishes: Any) -> Path:  # noqa: ANN401
-    """Reproduce a table, or go on where it was interrupted; return the page.
+def reproduce(what: str, data: str, folder: Path, say: Say, **wishes: Any) -> Path:  # noqa: ANN401
+    """Reproduce a table, or the t-SNE figure with the rows of table 1 that it needs; return what was made.
 
     Wishes are those of `make_plan`. What is finished is neither trained nor evaluated again.
     """
-    plan = make_plan(folder, table, data, **wishes)
+    figure = what == FIGURE
+    plan = make_plan(folder, TABLE_1.name if figure else what, data, **wishes)
+    work = list(plan.rows.trainings(1 if figure else plan.seeds))
     with locked(folder):
         keep_plan(folder, plan)
         try:
-            _do(list(plan.rows.trainings(plan.seeds)), plan, data, folder, say)
+            _do(
+                [one for one in work if not figure or one.row.key in MODELS.values()], plan, data, folder, say
+            )
             if plan.rows is TABLE_1:
                 _draw(plan, data, folder, say)
         finally:  # a page with what there is, too
-            page = write_page(folder)
-        return page
-
-
-def reproduce_figure(data: str, folder: Path, say: Say, **wishes: Any) -> Path:  # noqa: ANN401
-    """Draw the t-SNE figure, with what of table 1 it needs; return the picture."""
-    plan = make_plan(folder, TABLE_1.name, data, **wishes)
-    with locked(folder):
-        keep_plan(folder, plan)
-        work = [one for one in TABLE_1.trainings(1) if one.row.key in MODELS.values()]
-        _do(work, plan, data, folder, say)
-        _draw(plan, data, folder, say)
-        return folder / PICTURE
+            made = folder / PICTURE if figure else write_page(folder)
+        return made
 
 
 def _do(work: list[Training], plan: Plan, data: str, folder: Path, say: Say) -> None:

@@ -143,7 +143,10 @@ class SqliteStore:
             raise
 
     def state(self) -> object:
-        """Return SQLite's count of commits through other connections, with the process that counts."""
+        """Return a value that differs from the one before once anybody else has changed something.
+
+        It is SQLite's count of commits through other connections, with the process that counts.
+        """
         with self._connected() as connection:
             return self._process, connection.execute("PRAGMA data_version").fetchone()
 
@@ -154,24 +157,21 @@ class SqliteStore:
 
     def find(self, name: str) -> Taught | None:
         """Return the category that has this name in any spelling that `fold` makes the same."""
-        with self._connected() as connection:
-            found = connection.execute(f"{_TAUGHT} WHERE fold = ?", (fold(name),)).fetchone()
-        return None if found is None else self._category(found)
+        found = self._rows(f"{_TAUGHT} WHERE fold = ?", fold(name))
+        return self._category(found[0]) if found else None
 
     def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
-        """Yield the id of each category and the terms (examples, d) of its examples."""
+        """Yield the id of each category (default: of all) and the terms (examples, d) of its examples."""
         if ids is None:
             ids = [category.id for category in self.categories()]
         for start in range(0, len(ids), _AT_ONCE):
             some = ids[start : start + _AT_ONCE]
-            marks = ",".join("?" * len(some))
-            with self._connected() as connection:
-                rows = connection.execute(
-                    "SELECT c.id, c.name, c.examples, e.term, e.id, e.term_checksum "  # noqa: S608
-                    "FROM categories c LEFT JOIN examples e ON e.category = c.id "
-                    f"WHERE c.id IN ({marks}) ORDER BY c.id, e.id",
-                    some,
-                ).fetchall()
+            rows = self._rows(
+                "SELECT c.id, c.name, c.examples, e.term, e.id, e.term_checksum "  # noqa: S608
+                "FROM categories c LEFT JOIN examples e ON e.category = c.id "
+                f"WHERE c.id IN ({','.join('?' * len(some))}) ORDER BY c.id, e.id",
+                *some,
+            )
             for (category, name, count), group in groupby(rows, lambda row: row[:3]):
                 found = [row for row in group if row[4] is not None]
                 for *_, term, id_, expected in found:
@@ -220,12 +220,12 @@ class SqliteStore:
     def rename(self, category: int, name: str) -> None:
         """Give a category another name."""
         with self._transaction() as connection:
-            if connection.execute("SELECT 1 FROM categories WHERE id = ?", (category,)).fetchone() is None:
+            if not self._rows("SELECT 1 FROM categories WHERE id = ?", category):
                 raise missing(f"category {category}")
             other = self.find(name)
             if other is not None and other.id != category:
                 raise taken(name, other.name)
-            _check_shown(connection, name)
+            self._check_shown(name)
             connection.execute(
                 "UPDATE categories SET name = ?, fold = ? WHERE id = ?", (name, fold(name), category)
             )
@@ -233,8 +233,7 @@ class SqliteStore:
 
     def base_changes(self) -> dict[str, BaseChange]:
         """Return what was changed about base categories, by their names in the model."""
-        with self._connected() as connection:
-            rows = connection.execute("SELECT * FROM base ORDER BY name").fetchall()
+        rows = self._rows("SELECT * FROM base ORDER BY name")
         for name, shown, folded, hidden, expected in rows:
             self._check(f"base category {name!r}", expected, name, shown, folded, hidden)
         return {name: BaseChange(shown, bool(hidden)) for name, shown, _, hidden, _ in rows}
@@ -246,7 +245,7 @@ class SqliteStore:
                 other = self.find(change.shown)
                 if other is not None and other.name != name:
                     raise taken(change.shown, other.name)
-                _check_shown(connection, change.shown, but=name)
+                self._check_shown(change.shown, but=name)
             connection.execute("DELETE FROM base WHERE name = ?", (name,))
             if change != BaseChange():
                 row = name, change.shown, change.shown and fold(change.shown), int(change.hidden)
@@ -254,12 +253,8 @@ class SqliteStore:
 
     def same(self, feature: Floats) -> list[tuple[int, int]]:
         """Return the ids of categories and examples whose feature is that of the same picture."""
-        length = norm(feature)
-        with self._connected() as connection:
-            rows = connection.execute(
-                f"{_EXAMPLES} WHERE norm BETWEEN ? AND ? ORDER BY category, id",
-                (length * (1 - SAME), length * (1 + SAME)),
-            ).fetchall()
+        query = f"{_EXAMPLES} WHERE norm BETWEEN ? AND ? ORDER BY category, id"
+        rows = self._rows(query, norm(feature) * (1 - SAME), norm(feature) * (1 + SAME))
         return [(row[0], row[4]) for row in rows if is_same(feature, self._example(row).feature)]
 
     def content(self) -> Content:
@@ -283,12 +278,16 @@ class SqliteStore:
         return Content(categories, last_category, last_example, base)
 
     def know(self, content: Content) -> None:
-        """Note that this content came from here."""
+        """Note that this content came from here: `fill` takes nothing of it."""
         with self._transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (content.digest(),))
 
     def fill(self, content: Content) -> dict[str, int]:
-        """Take over what another store held; return how many examples came to each category."""
+        """Take over what another store held; return how many examples came to each category.
+
+        A store that never held anything takes all of it, ids included. Another one takes the examples that it
+        does not have, once: what was taken over and forgotten since does not come back.
+        """
         if not content or self._knows(content):
             return {}
         with self._transaction() as connection:
@@ -319,7 +318,7 @@ class SqliteStore:
         return {name: len(examples) for name, examples in new.items()}
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; the store cannot be used afterwards."""
         with self._lock:
             if self._shared and self._process != os.getpid():
                 _abandoned.append(self._connection)
@@ -399,8 +398,7 @@ class SqliteStore:
             )
 
     def _schema(self) -> list[str]:
-        with self._connected() as connection:
-            return sorted(str(sql) for (sql,) in connection.execute(_OURS))
+        return sorted(str(sql) for (sql,) in self._rows(_OURS))
 
     def _is_writable(self) -> bool:
         return os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)
@@ -458,9 +456,16 @@ class SqliteStore:
                     time.sleep(0.01)
 
     def _knows(self, content: Content) -> bool:
+        return bool(self._rows("SELECT 1 FROM known WHERE digest = ?", content.digest()))
+
+    def _check_shown(self, name: str, but: str = "") -> None:
+        """Refuse the name under which a base category is shown."""
+        for (shown,) in self._rows("SELECT shown FROM base WHERE fold = ? AND name <> ?", fold(name), but):
+            raise taken(name, shown)
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
         with self._connected() as connection:
-            query = "SELECT 1 FROM known WHERE digest = ?"
-            return connection.execute(query, (content.digest(),)).fetchone() is not None
+            return connection.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self, kind: str = "IMMEDIATE", *, sealed: bool = True) -> Iterator[sqlite3.Connection]:
@@ -558,7 +563,7 @@ class SqliteStore:
         found = self.find(name)
         if found is not None and found.name != name:
             raise taken(name, found.name)
-        _check_shown(connection, name, but=name)
+        self._check_shown(name, but=name)
         category = _new_id(connection, "categories") if found is None else found.id
         if found is None:
             _insert(connection, "categories", [(category, name, fold(name), 0, 0, 0)])
@@ -634,14 +639,6 @@ def _row(one: Example, category: int) -> tuple[object, ...]:
         _checksum(one.id, category, one.added, length, feature, one.thumbnail),
     )
     return one.id, category, one.added, length, *checksums, term, feature, one.thumbnail
-
-
-def _check_shown(connection: sqlite3.Connection, name: str, but: str = "") -> None:
-    """Refuse the name under which a base category is shown."""
-    query = "SELECT shown FROM base WHERE fold = ? AND name <> ?"
-    found = connection.execute(query, (fold(name), but)).fetchone()
-    if found is not None:
-        raise taken(name, found[0])
 
 
 def _checksum(*values: object) -> int:

@@ -1,6 +1,5 @@
 """A stage in progress, on disk: weights, momentum, the best model so far; safetensors, nothing executes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -73,14 +72,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
             f"the checkpoint {path} was written by another version of recollect or altered: "
             "start a new run with --out"
         ) from error
-    groups: Mapping[str, State] = {
-        group: {
-            name.removeprefix(f"{group}/"): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(f"{group}/")
-        }
-        for group in _GROUPS
-    }
+    groups: dict[str, State] = {group: {} for group in _GROUPS}
+    for name, tensor in tensors.items():
+        group, _, own = name.partition("/")
+        groups.get(group, {})[own] = tensor
     pending = {name: values.shape for name, values in groups["pending"].items()}
     if (
         not all(tensor.isfinite().all() for tensor in tensors.values())

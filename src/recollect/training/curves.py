@@ -1,7 +1,7 @@
 """The picture of a training: loss, accuracies and learning rate, from a run's metrics."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from recollect.training.runfolder import RunFolder
@@ -52,7 +52,8 @@ def training_figure(lines: Iterable[Mapping[str, Any]]) -> "Figure | None":
             axes.spines[["top", "right"]].set_visible(False)
     grid[0, 0].set_ylabel("accuracy, %", fontsize=11)
     grid[1, 0].set_ylabel("loss", fontsize=11)
-    named = {label: handle for axes in grid[0] for handle, label in _legend_of(axes)}
+    legends = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in grid[0])
+    named = {label: handle for legend in legends for handle, label in legend}
     figure.legend(
         named.values(), named.keys(), loc="outside upper center", ncols=5, fontsize=10, frameon=False
     )
@@ -114,7 +115,3 @@ def _series(lines: Lines, *names: str) -> tuple[list[float], list[float]]:
     """Return steps and values of every line that has one of the names."""
     points = [(line["step"], line[name]) for name in names for line in lines if name in line]
     return [step for step, _ in points], [value for _, value in points]
-
-
-def _legend_of(axes: "Axes") -> Iterator[tuple[Any, str]]:
-    return zip(*axes.get_legend_handles_labels(), strict=True)

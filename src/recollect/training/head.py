@@ -124,14 +124,7 @@ def _learn_base(head: Head, features: Tensor, labels: Ints, steps: int, peak: fl
 
 
 def learn_generator(
-    head: Head,
-    features: Tensor,
-    labels: Ints,
-    *,
-    steps: int,
-    peak: float,
-    seed: int,
-    bar: str | None = None,
+    head: Head, features: Tensor, labels: Ints, *, steps: int, peak: float, seed: int, bar: str | None = None
 ) -> None:
     """Stage 2: episodes among the categories with enough examples, which must be the head's first.
 

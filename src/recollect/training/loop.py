@@ -65,11 +65,6 @@ class Stage(ABC):
     def judge(self) -> dict[str, float]:
         """Return validation figures in percent, `select` among them."""
 
-    @property
-    @abstractmethod
-    def images_seen(self) -> int:
-        """Return how many pictures the extractor sees in the whole stage."""
-
     def close(self) -> None:  # noqa: B027
         """End the processes that decode ahead, where there are any."""
 
@@ -97,7 +92,7 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
             state.step = step + 1
             state.seconds = time.monotonic() - began
             finished = state.step == stage.steps
-            journal.note(loss, share)
+            journal.noted.append((loss, share))
             if state.step % LOG_EVERY == 0 or finished:
                 journal.write(state, rate)
             advance(1, journal.word)
@@ -124,23 +119,18 @@ class _Journal:
 
     def __init__(self, stage: Stage, folder: RunFolder, pending: State) -> None:
         self.stage, self.folder = stage, folder
-        self.losses: list[Tensor] = list(pending.get("losses", ()))
-        self.shares: list[Tensor] = list(pending.get("shares", ()))
+        self.noted = list(zip(pending.get("losses", ()), pending.get("shares", ()), strict=True))
         self.word = ""  # for the progress bar
 
     @property
     def pending(self) -> State:
         """Return what is not in the metrics yet, so that a resumed run can log the same means."""
-        kept = {"losses": self.losses, "shares": self.shares}
-        return {name: torch.stack(values) for name, values in kept.items() if values}
-
-    def note(self, loss: Tensor, share: Tensor) -> None:
-        self.losses.append(loss)
-        self.shares.append(share)
+        kept = zip(("losses", "shares"), zip(*self.noted, strict=True), strict=False)
+        return {name: torch.stack(values) for name, values in kept}
 
     def write(self, state: Checkpoint, rate: float) -> None:
         """Log the means since the last time."""
-        means = torch.stack([torch.stack(self.losses), torch.stack(self.shares)]).mean(dim=1)
+        means = torch.stack([*self.pending.values()]).mean(dim=1)
         _require_finite(self.stage, state.step, means)
         loss, share = means.tolist()
         self.folder.log(
@@ -151,7 +141,7 @@ class _Journal:
             rate=round(rate, 6),
             seconds=round(state.seconds, 1),
         )
-        self.losses, self.shares = [], []
+        self.noted.clear()
         self.word = f"loss {loss:.3f}"
 
 

@@ -40,11 +40,7 @@ class Judgement:
         return novel, base if self.support is None else replace(base, support=extract(model, self.support))
 
     def figures(
-        self,
-        model: Model,
-        novel: FeatureSet | None,
-        base: FeatureSet,
-        score: ScoringFunction | None = None,
+        self, model: Model, novel: FeatureSet | None, base: FeatureSet, score: ScoringFunction | None = None
     ) -> dict[str, float]:
         """Return figures in percent, averaged over numbers of shots; default: the model's own scores."""
         found = [

@@ -58,11 +58,6 @@ class EpisodicTraining(Stage):
         features = self.views.index_select(0, rows.flatten()).view(*rows.shape, -1).float()
         return episode_loss(self.model, tasks, drop_out(features, self.dropout), shots)
 
-    @property
-    def images_seen(self) -> int:
-        """Return how many pictures the extractor has seen before the first step."""
-        return len(self.views)
-
     def judge(self) -> dict[str, float]:
         """Return validation figures with the generator as it is now."""
         return self.judgement.figures(self.model, *self.held_out)

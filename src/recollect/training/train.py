@@ -29,7 +29,7 @@ from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.frozen import FrozenViews, HeadClassification, centre_on, frozen_views
-from recollect.training.loop import Stage, run_stage, step_seed, stop_on_signals
+from recollect.training.loop import run_stage, step_seed, stop_on_signals
 from recollect.training.ridge import (
     features_of,
     see_pictures,
@@ -213,7 +213,13 @@ def learn_stage_one(
         folder.require_stage_one(model.spec, _trained_on(config), finetune=config.finetune)
         folder.checkpoint(1).unlink(missing_ok=True)
         return load_model(folder.stage_one_model, config.extractor).to(config.device)
-    stage = _stage_one(model, split, config, frozen)
+    if frozen is None and model.spec.centred:
+        centre_on(model, split)
+    stage: BaseClassification | HeadClassification = (
+        BaseClassification(model, split, config)
+        if frozen is None
+        else HeadClassification(model, split, config, frozen)
+    )
     try:
         seconds = run_stage(stage, folder, stop) + (frozen.seconds if frozen else 0)
     except Stopped:
@@ -232,14 +238,6 @@ def learn_stage_one(
     folder.checkpoint(1).unlink(missing_ok=True)
     draw_curves(folder)
     return model
-
-
-def _stage_one(model: Model, split: Split, config: Config, frozen: FrozenViews | None) -> Stage:
-    if frozen is not None:
-        return HeadClassification(model, split, config, frozen)
-    if model.spec.centred:
-        centre_on(model, split)
-    return BaseClassification(model, split, config)
 
 
 def learn_stage_two(

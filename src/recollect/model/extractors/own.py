@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recollect.errors import ModelError
+from recollect.errors import ModelError, brief
 from recollect.model.extractors.base import Extractor
 from recollect.model.spec import OWN_CODE, is_own_code
 
@@ -44,7 +44,9 @@ def own_extractor(name: str, size: int) -> OwnExtractor:
     except Exception as error:  # whatever the code does when it is imported
         unfound = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         remedy = "; name the folder that holds it in PYTHONPATH" if unfound else ""
-        raise ModelError(f"--extractor {name}: cannot import {module}: {_reason(error)}{remedy}") from error
+        raise ModelError(
+            f"--extractor {name}: cannot import {module}: {type(error).__name__}: {brief(error)}{remedy}"
+        ) from error
     for part in attribute.split("."):
         if not hasattr(build, part):
             raise ModelError(f"--extractor {name}: {module} has no '{attribute}'")
@@ -54,7 +56,9 @@ def own_extractor(name: str, size: int) -> OwnExtractor:
     try:
         body = build()
     except Exception as error:
-        raise ModelError(f"--extractor {name}: {attribute}() failed: {_reason(error)}") from error
+        raise ModelError(
+            f"--extractor {name}: {attribute}() failed: {type(error).__name__}: {brief(error)}"
+        ) from error
     if not isinstance(body, nn.Module):
         raise ModelError(
             f"--extractor {name}: {attribute}() returned a {type(body).__name__} and no torch module"
@@ -71,7 +75,7 @@ def _tried(name: str, body: nn.Module, size: int) -> int:
     except Exception as error:
         raise ModelError(
             f"--extractor {name}: the module fails on pictures ({_PROBES}, 3, {size}, {size}): "
-            f"{_reason(error)}"
+            f"{type(error).__name__}: {brief(error)}"
         ) from error
     if wrong := _fault(first, second, alone):
         raise ModelError(f"--extractor {name}: the module {wrong}")
@@ -98,7 +102,3 @@ def _fault(first: Any, second: Any, alone: Any) -> str | None:  # noqa: ANN401, 
     if not torch.allclose(alone, first[:1], rtol=1e-3, atol=1e-4 * float(first.abs().max())):
         return "returns other features for a picture when it is alone, in evaluation mode"
     return None
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
