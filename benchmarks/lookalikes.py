@@ -38,6 +38,7 @@ class Task(NamedTuple):
     near_gaps: torch.Tensor
     other_right: torch.Tensor  # the same of all other base categories
     other_gaps: torch.Tensor
+    tightness: float | None  # the mean cosine between two examples of a taught category
 
 
 class Lookalikes:
@@ -88,24 +89,39 @@ class Lookalikes:
         others[taught] = False
         among = own[taught] == torch.arange(len(taught))[:, None]
         parts = among, gaps[taught], right[near], gaps[near], right[others], gaps[others]
-        return Task(*(part.flatten() for part in parts))
+        tight = tightness(self.z[taught, SUPPORT][:, :shots])
+        return Task(*(part.flatten() for part in parts), tight)
 
 
-def bias_for(tasks, loss):
-    """Return the bias at which a share `loss` of all pictures of near categories is lost."""
-    gaps = torch.cat([torch.where(task.near_right, task.near_gaps, torch.inf) for task in tasks])
-    return gaps.sort().values[int(loss * len(gaps))].item()
+def tightness(examples):
+    """Return the mean cosine between two examples (ways, shots, d) of the same category, or `None`."""
+    shots = examples.shape[1]
+    if shots == 1:
+        return None
+    return ((examples.sum(1).square().sum(1) - shots) / (shots * (shots - 1))).mean().item()
 
 
-def figures(tasks, bias):
-    """Return accuracies in percent with intervals over tasks."""
+def bias_for(tasks, loss, shifts):
+    """Return the bias at which, with a shift for each task, a share `loss` of all near pictures is lost."""
+    gaps = [
+        torch.where(task.near_right, task.near_gaps - shift, torch.inf)
+        for task, shift in zip(tasks, shifts, strict=True)
+    ]
+    return torch.cat(gaps).sort().values[int(loss * sum(map(len, gaps)))].item()
+
+
+def figures(tasks, biases):
+    """Return accuracies in percent with intervals over tasks, for a bias of each."""
+    pairs = list(zip(tasks, biases, strict=True))
     found = {
         "own_among_taught": [task.among.float().mean() for task in tasks],
-        "own": [(task.among & (task.gaps < bias)).float().mean() for task in tasks],
+        "own": [(task.among & (task.gaps < bias)).float().mean() for task, bias in pairs],
         "near_before": [task.near_right.float().mean() for task in tasks],
-        "near_after": [(task.near_right & (task.near_gaps >= bias)).float().mean() for task in tasks],
+        "near_after": [(task.near_right & (task.near_gaps >= bias)).float().mean() for task, bias in pairs],
         "others_before": [task.other_right.float().mean() for task in tasks],
-        "others_after": [(task.other_right & (task.other_gaps >= bias)).float().mean() for task in tasks],
+        "others_after": [
+            (task.other_right & (task.other_gaps >= bias)).float().mean() for task, bias in pairs
+        ],
     }
     return {name: summary(torch.stack(values)) for name, values in found.items()}
 
@@ -123,8 +139,9 @@ def report(model, calibration, features, singles=200, groups=40):
     for size, count in ((1, singles), (GROUP, groups)):
         for shots in SHOTS:
             tasks = [alike.task(alike.group(one, size), shots, ASKED) for one in reported[:count]]
-            bias = float(calibration.biases([shots] * size)[0])
-            rows.append({"taught": size, "shots": shots, "bias": bias, **figures(tasks, bias)})
+            biases = [float(calibration.biases([shots] * size, task.tightness)[0]) for task in tasks]
+            bias = float(np.mean(biases))
+            rows.append({"taught": size, "shots": shots, "bias": bias, **figures(tasks, biases)})
             print(
                 {
                     name: value["mean"] if isinstance(value, dict) else value

@@ -41,6 +41,7 @@ from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.model_selection import StratifiedKFold
 
+from benchmarks.lookalikes import tightness
 from recollect.data.folder import read_library
 from recollect.data.splits import Split
 from recollect.evaluation.metrics import summary
@@ -395,15 +396,17 @@ def imagenet(path, folder, count):
             "known_called_unknown": flagged(known.max(1).values.numpy(), calibration.unknown),
         }
         for shots in (1, SUPPORT):
-            bias = float(calibration.biases([shots] * len(new))[0])
             draws = [
-                one_draw(model, calibration, seen[shuffled(rows, seed)], shots, base, known, bias)
+                one_draw(model, calibration, seen[shuffled(rows, seed)], shots, base, known)
                 for seed in range(count)
             ]
             for kind in draws[0]:
                 found[f"{kind}, {shots} shots"] = {
                     figure: interval([draw[kind][figure] for draw in draws]) for figure in draws[0][kind]
                 }
+        found["after teaching 20 kinds"] = after_teaching(
+            model, calibration, seen, images, (known, base.features), count
+        )
     return found
 
 
@@ -417,9 +420,45 @@ def flagged(scores, unknown):
     return 100 * float((clearance(scores, 0, unknown) < 0).mean())
 
 
-def one_draw(model, calibration, features, shots, base, known, bias):
+def after_teaching(model, calibration, seen, images, known, count, size=20):
+    """Teach some kinds from 5 photographs each: which photographs of other kinds are called unknown?
+
+    Also, how many photographs of kinds that ImageNet has are still right. `known` are ImageNet's pictures:
+    base scores and features.
+    """
+    rows = torch.from_numpy(np.stack([np.flatnonzero(images.labels == label) for label in range(81)]))
+    shared = torch.tensor([IN_IMAGENET.get(images.categories[label], -1) for label in images.labels])
+    base, threshold = model.classifier(seen), calibration.unknown.threshold
+    best, right = base.amax(1), base.argmax(1) == shared
+    draws = []
+    for seed in range(count):
+        drawn, order = shuffled(rows, seed), np.random.default_rng(seed).permutation(81)
+        taught = [label for label in order if images.categories[label] not in IN_IMAGENET][:size]
+        support, queries = seen[drawn[taught, :SUPPORT]], drawn[taught, SUPPORT:]
+        vectors = model.generator.compose(model.terms(support))
+        words = [SUPPORT] * size, tightness(unit(support))
+        offset, bias = float(calibration.unknown_offsets(*words)[0]), float(calibration.biases(*words)[0])
+        novel, which = model.classifier.scores(seen, vectors).max(1)
+        other = model.classifier.scores(known[1], vectors).amax(1)
+        called, won = torch.maximum(best, novel + offset) < threshold, novel + bias > best
+        untaught = torch.from_numpy(~np.isin(images.labels, taught)) & (shared < 0)
+        answers = {
+            "taught_right": won[queries] & (which[queries] == torch.arange(size)[:, None]) & ~called[queries],
+            "taught_called_unknown": called[queries],
+            "untaught_called_unknown_before": best[untaught] < threshold,
+            "untaught_called_unknown": called[untaught],
+            "in_imagenet_right_before": right[shared >= 0],
+            "in_imagenet_right": (right & ~won)[shared >= 0],
+            "base_called_unknown": torch.maximum(known[0].amax(1), other + offset) < threshold,
+        }
+        draws.append({name: 100 * some.float().mean().item() for name, some in answers.items()})
+    return {name: interval([draw[name] for draw in draws]) for name in draws[0]}
+
+
+def one_draw(model, calibration, features, shots, base, known):
     """Teach the first photographs of each category, ask about the others and about ImageNet's pictures."""
     support, queries = features[:, :shots], features[:, SUPPORT:].flatten(0, 1)
+    bias = float(calibration.biases([shots] * len(support), tightness(unit(support)))[0])
     targets = np.repeat(np.arange(len(features)), features.shape[1] - SUPPORT) + known.shape[1]
     labels = np.concatenate([targets, base.labels.numpy()])
     base_scores = torch.cat([model.classifier(queries), known]).numpy()

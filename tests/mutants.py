@@ -463,8 +463,22 @@ MUTANTS = [
     Mutant(
         "predictions without the bias",
         "recognition/recognizer.py",
-        "calibration.biases(columns.examples)",
-        "0.0",
+        "_joint(found, calibration.biases, among)",
+        "_joint(found, lambda *_: np.zeros(1), among)",
+        "recognition/test_scoring.py",
+    ),
+    Mutant(
+        "taught scores are judged as unknown with the bias of answers",
+        "recognition/recognizer.py",
+        "_joint(found, calibration.unknown_offsets, among)",
+        "_joint(found, calibration.biases, among)",
+        "recognition/test_scoring.py",
+    ),
+    Mutant(
+        "the bias does not follow the tightness of examples",
+        "model/spec.py",
+        "return 0.0 if tightness is None else tightness - self.tightness",
+        "return 0.0",
         "recognition/test_scoring.py",
     ),
     Mutant(

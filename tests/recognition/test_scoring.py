@@ -8,7 +8,7 @@ import pytest
 from pictures import pixels_of
 from recollect import Recognizer
 from recollect.backends.torch import TorchBackend
-from recollect.model.spec import Calibration, Unknown
+from recollect.model.spec import Calibration, TaughtOffset, Unknown
 from recollect.modelfile import Header, read_header, save_model
 from recollect.recognition.scoring import clearance, joint_scores, softmax, unknown_probability
 
@@ -137,6 +137,45 @@ def test_the_threshold_rises_with_what_is_taught():
     best = np.array([1.0, 2.0], np.float32)
     assert clearance(best, 0, UNKNOWN) == pytest.approx([1, 2])
     assert clearance(best, 9, UNKNOWN) == pytest.approx([1 - 0.3 * log(10), 2 - 0.3 * log(10)])
+
+
+def test_tight_examples_change_the_bias_and_the_offset_of_unknown(make_model):
+    model = make_model(generator="ridge")
+    plain = recognizer_of(model, Calibration())
+    base, novel, _ = (np.asarray(part) for part in plain.scores(PROBES))
+    cosines = []
+    for seed in range(2):
+        one, other = plain.features([pixels_of(seed), pixels_of(50 + seed)]).astype(np.float64)
+        cosines.append(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+    excess = np.mean(cosines) - 0.25
+    bias = 0.9 + 0.3 * log(2) - 2.0 * excess
+    offset = 0.5 + 0.2 * log(2) - 0.4 * log(2) + 3.0 * excess
+    best = np.sort(np.maximum(base.max(1), novel.max(1) + offset))
+    unknown = Unknown(
+        threshold=float(best[2:4].mean()),
+        steepness=0.8,
+        offset=0.4,
+        false_alarms=0.05,
+        taught=TaughtOffset(start=0.5, number=0.2, rise=-0.4, slope=3.0),
+    )
+    calibration = Calibration(
+        bias=0.9, bias_rise=0.3, bias_slope={2: -2.0, 50: 0.0}, tightness=0.25, unknown=unknown
+    )
+    recognizer = recognizer_of(model, calibration)
+    answers = recognizer.predict(PROBES, top=99)
+    assert sum(some[0].category == "unknown" for some in answers) == 3
+    joint = np.concatenate([base, novel + bias], axis=1).astype(np.float64)
+    powers = np.exp(joint - joint.max(axis=1, keepdims=True))
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    for row, some in enumerate(recognizer.predict(PROBES, top=99, unknown=False)):
+        assert [one.probability for one in some] == pytest.approx(sorted(expected[row])[::-1], rel=1e-3)
+
+
+def test_without_two_examples_of_a_category_nothing_is_tight():
+    calibration = Calibration(bias_slope=-2.0, tightness=0.25)
+    assert calibration.biases([1, 1]).tolist() == calibration.biases([1, 1], 0.25).tolist() == [0, 0]
+    assert calibration.biases([1, 2], 0.75).tolist() == [-1, -1]
+    assert calibration.unknown_offsets([1, 2], 0.75).tolist() == [-1, -1]
 
 
 def test_extreme_scores_stay_numbers():

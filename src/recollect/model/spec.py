@@ -67,10 +67,27 @@ class ModelSpec(Value):
         return self
 
 
+Bias = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+
+class TaughtOffset(Value):
+    """What is added to taught scores when the question is whether a picture is of any known category.
+
+    start + number · ln(taught categories) + rise · ln(examples) + slope · (tightness − typical tightness);
+    `Calibration` says what tightness is.
+    """
+
+    start: Bias
+    number: Bias
+    rise: Bias
+    slope: Bias
+
+
 class Unknown(Value):
     """When a picture is of no known category: when its best score is too low.
 
     A picture's clearance is its best score, bias included, − threshold − rise · ln(1 + taught categories);
+    where `taught` is given, it is added to taught scores instead of the bias;
     below 0 it is called unknown, as `false_alarms` of the known ones' validation pictures are. The best score
     of a known picture rises or falls with the number of taught categories: `rise` makes up for it. A picture
     is of none of them with probability 1 / (1 + exp(steepness · clearance − offset)): below 0, at least ½.
@@ -81,31 +98,61 @@ class Unknown(Value):
     steepness: Annotated[float, Field(gt=0)]
     offset: Annotated[float, Field(ge=0)]
     false_alarms: Annotated[float, Field(ge=0, le=1)]
+    taught: TaughtOffset | None = None
 
 
 MOST_SHOTS = 5  # numbers of examples that a calibration is fitted for; for more, the bias stays
-Bias = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+
+ByNumber = Annotated[dict[Annotated[int, Field(ge=1, le=2**31)], Bias], Field(min_length=1)]
 
 
 class Calibration(Value):
     """How scores become answers one can use; fitted on validation categories and pictures.
 
     Probabilities are softmax((scores + bias of taught ones) / temperature). The bias is one number, or one
-    for each of some numbers of taught categories; to it comes `bias_rise` · ln(examples) of each category.
+    for each of some numbers of taught categories; to it come `bias_rise` · ln(examples) of each category and
+    `bias_slope` · (tightness − `tightness`). The tightness is the mean cosine between two examples of one
+    taught category: pictures from one place resemble each other, and score high without a bias.
     The report has validation figures in percent, before and after. The default leaves scores as they are.
     """
 
     temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    bias: Bias | Annotated[dict[Annotated[int, Field(ge=1, le=2**31)], Bias], Field(min_length=1)] = 0.0
+    bias: Bias | ByNumber = 0.0
     bias_rise: Bias = 0.0
+    bias_slope: Bias | ByNumber = 0.0
+    tightness: Annotated[float, Field(ge=-1, le=1)] = 0.0  # what is typical
     unknown: Unknown | None = None
     report: dict[str, float] = Field(default_factory=dict)
 
-    def biases(self, examples: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the bias of each taught category, for their numbers of examples."""
-        shots = np.log(np.clip(examples, 1, MOST_SHOTS))
-        found: npt.NDArray[np.float64] = bias_at(self.bias, len(examples)) + self.bias_rise * shots
+    def biases(
+        self, examples: Sequence[int] | npt.NDArray[np.int64], tightness: float | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Return the bias of each taught category, for their numbers of examples and how tight they are."""
+        slope = bias_at(self.bias_slope, len(examples))
+        start = bias_at(self.bias, len(examples)) + slope * self._excess(tightness)
+        found: npt.NDArray[np.float64] = start + self.bias_rise * _log_shots(examples)
         return found
+
+    def unknown_offsets(
+        self, examples: Sequence[int] | npt.NDArray[np.int64], tightness: float | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Return what is added to the scores of each taught category to tell unknown pictures from known."""
+        if self.unknown is None or self.unknown.taught is None:
+            return self.biases(examples, tightness)
+        offset = self.unknown.taught
+        start = offset.start + offset.number * np.log(max(1, len(examples)))
+        start += offset.slope * self._excess(tightness)
+        found: npt.NDArray[np.float64] = start + offset.rise * _log_shots(examples)
+        return found
+
+    def _excess(self, tightness: float | None) -> float:
+        return 0.0 if tightness is None else tightness - self.tightness
+
+
+def _log_shots(examples: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = np.log(np.clip(examples, 1, MOST_SHOTS))
+    return found
 
 
 def bias_at(bias: float | Mapping[int, float], taught: int) -> float:

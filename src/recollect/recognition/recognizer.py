@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeVar, cast, overload
+from typing import Literal, NamedTuple, Self, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -299,29 +299,22 @@ class Recognizer:
         self, features: Floats, top: int, among: Among, *, unknown: bool
     ) -> Iterator[list[Prediction]]:
         """Yield the best answers for each of some features (n, d)."""
-        scores, categories, taught = self._joint(features, among)
+        calibration = self._backend.header.calibration
+        found = self._scores(features)
+        scores, categories = _joint(found, calibration.biases, among)
         if not categories:
             raise RecollectError(f"there are no {_KINDS[among]} to choose from: teach some first")
         strange = np.zeros(len(scores))  # how probably a picture is of no known category
         if unknown and among == "all":
-            strange = self._strangeness(scores.max(axis=1), len(categories), taught)
-        temperature = self._backend.header.calibration.temperature
-        for row, share in zip(softmax(scores, temperature), strange.tolist(), strict=True):
+            best = _joint(found, calibration.unknown_offsets, among)[0].max(axis=1)
+            strange = self._strangeness(best, len(categories), found.novel.shape[1])
+        for row, share in zip(softmax(scores, calibration.temperature), strange.tolist(), strict=True):
             nearest = [
                 Prediction(categories[k].name, float(row[k]) * (1 - share), categories[k].origin)
                 for k in _best(row, top)
             ]
             unsure = [Prediction("unknown", share, "unknown")] if share >= 0.5 else []
             yield [*unsure, *nearest][:top]
-
-    def _joint(self, features: Floats, among: Among) -> tuple[Floats, list[Category], int]:
-        """Return calibrated scores (n, k) of features (n, d), their categories, and how many are taught."""
-        base, novel, columns = self._scores(features)
-        scores = joint_scores(base, novel, self._backend.header.calibration.biases(columns.examples))
-        for own, other in columns.corrected:  # the better of its own score and that of what it was taught
-            scores[:, own] = np.maximum(scores[:, own], scores[:, base.shape[1] + other])
-        asked, categories = columns.choice(among)
-        return np.take(scores, asked, axis=1), categories, novel.shape[1]
 
     def _strangeness(self, best: Floats, count: int, taught: int) -> npt.NDArray[np.float64]:
         """Return how probably pictures with these best scores (n,) are of no known category.
@@ -359,11 +352,12 @@ class Recognizer:
 
         Each of the other categories, base and taught, has the mean of the examples' probabilities of it.
         """
-        scores, categories, _ = self._joint(self._features_of(name), "all")
+        calibration = self._backend.header.calibration
+        scores, categories = _joint(self._scores(self._features_of(name)), calibration.biases, "all")
         others = [k for k, category in enumerate(categories) if category.name != tidy(name)]
         if not others:
             return []
-        shares = softmax(scores[:, others], self._backend.header.calibration.temperature).mean(axis=0)
+        shares = softmax(scores[:, others], calibration.temperature).mean(axis=0)
         return [(categories[others[k]].name, float(shares[k])) for k in _best(shares, top)]
 
     def _features_of(self, name: str) -> Floats:
@@ -405,7 +399,7 @@ class Recognizer:
         except OSError:  # opening it says more
             return True
 
-    def _scores(self, features: Floats) -> "tuple[Floats, Floats, _Columns]":
+    def _scores(self, features: Floats) -> "_Found":
         """Return base and novel scores of features (n, d), and what their columns are, at one moment."""
         scale = np.float32(self._backend.scale)
         # Dividing scores by |z| takes fewer divisions than dividing features.
@@ -417,7 +411,7 @@ class Recognizer:
             novel = self._vectors.products(features)
             columns = self._in_order()
         novel *= factor
-        return base, novel, columns
+        return _Found(base, novel, columns)
 
     def _batches(self, pictures: Picture | Pictures) -> Iterator[tuple[Floats, list[Picture], list[str]]]:
         """Yield the features (n, d) of a few pictures at a time, with these and what errors call them."""
@@ -479,7 +473,8 @@ class Recognizer:
             taught = sorted(self._taught.values(), key=lambda taught: taught.id)
             more = {self._base_places.get(fold(one.name)): one.examples for one in taught}
             base = [self._base_category(k, more.get(k)) for k in range(len(self._spec.categories))]
-            self._listed = _Columns(base, [self._category(one) for one in taught])
+            tightness = None if self._solved is None else self._solved.tightness()
+            self._listed = _Columns(base, [self._category(one) for one in taught], tightness)
         return self._listed
 
     def _category(self, taught: Taught) -> Category:
@@ -567,8 +562,8 @@ def _unpickled(kind: type[Recognizer], backend: Backend, content: Content, path:
 class _Columns:
     """The categories in the order of their scores: base ones, then taught ones."""
 
-    def __init__(self, base: Sequence[Category], taught: Sequence[Category]) -> None:
-        self.categories = (*base, *taught)
+    def __init__(self, base: Sequence[Category], taught: Sequence[Category], tightness: float | None) -> None:
+        self.categories, self.tightness = (*base, *taught), tightness
         self.corrected = [
             (category.id, place) for place, category in enumerate(taught) if category.origin == "base"
         ]  # base categories that were taught pictures, and where the scores of these are
@@ -588,6 +583,26 @@ class _Columns:
             ]
             self._choices[among] = np.array(asked, np.int64), [self.categories[column] for column in asked]
         return self._choices[among]
+
+
+class _Found(NamedTuple):
+    """Raw scores (n, k) and (n, taught) of some features at one moment, and what their columns are."""
+
+    base: Floats
+    novel: Floats
+    columns: _Columns
+
+
+def _joint(
+    found: _Found, offsets: Callable[..., npt.NDArray[np.float64]], among: Among
+) -> tuple[Floats, list[Category]]:
+    """Return the scores (n, choices) of all that may be answered, offsets added to taught ones, and these."""
+    base, novel, columns = found
+    scores = joint_scores(base, novel, offsets(columns.examples, columns.tightness))
+    for own, other in columns.corrected:  # the better of its own score and that of what it was taught
+        scores[:, own] = np.maximum(scores[:, own], scores[:, base.shape[1] + other])
+    asked, categories = columns.choice(among)
+    return np.take(scores, asked, axis=1), categories
 
 
 def _is_many(pictures: Picture | Pictures) -> bool:

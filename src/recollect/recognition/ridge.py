@@ -86,6 +86,16 @@ class SolvedVectors:
         self._solve_again()
         return dots(features, self._vectors)[:, self._rows]
 
+    def tightness(self) -> float | None:
+        """Return the mean cosine between two examples of the same category; `None` without any two."""
+        pairs = [
+            (float(np.vecdot(one.total, one.total)) - len(one.steps))
+            / (len(one.steps) * (len(one.steps) - 1))
+            for one in self._categories.values()
+            if len(one.steps) > 1
+        ]
+        return float(np.mean(sorted(pairs))) if pairs else None
+
     def _solve_again(self) -> None:
         """Solve the vectors, of unit length, if anything changed since they were last asked for."""
         if self._solved:

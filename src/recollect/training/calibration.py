@@ -272,19 +272,21 @@ def best_scores(drawn: dict[int, list[Scored]]) -> tuple[list[Best], list[Best]]
     return known, strange
 
 
-def fit_unknown(known: Sequence[Best], strange: Sequence[Best], pictures: int) -> Unknown | None:
-    """Return how unknown pictures are detected, with at most `FALSE_ALARMS` of the known ones called unknown.
+def fit_unknown(
+    known: Sequence[Best], strange: Sequence[Best], pictures: int, false_alarms: float = FALSE_ALARMS
+) -> Unknown | None:
+    """Return how unknown pictures are detected, with at most `false_alarms` of the known ones called unknown.
 
     `None` if there are too few pictures to measure that share, or if best scores do not separate the two.
     """
     from sklearn.linear_model import LogisticRegression
 
-    if pictures * FALSE_ALARMS < 1:
+    if pictures * false_alarms < 1:
         return None
     taught = [log1p(some.taught) for some in known]
-    lowest = [np.quantile(some.values, FALSE_ALARMS) for some in known]
-    rise = float(np.polyfit(taught, lowest, 1)[0])
-    threshold = float(np.quantile(_levelled(known, rise), FALSE_ALARMS, method="lower"))
+    lowest = [np.quantile(some.values, false_alarms) for some in known]
+    rise = float(np.polyfit(taught, lowest, 1)[0]) if len(known) > 1 else 0.0
+    threshold = float(np.quantile(_levelled(known, rise), false_alarms, method="lower"))
     seen, unseen = _levelled(known, rise) - threshold, _levelled(strange, rise) - threshold
     # Known and unknown weigh the same, and together as much as there are pictures, however many the tasks.
     weights = np.repeat([pictures / 2 / len(seen), pictures / 2 / len(unseen)], [len(seen), len(unseen)])
