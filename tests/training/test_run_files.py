@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from recollect.errors import ConfigError, Diverged, RecollectError, Stopped
+from recollect.errors import ConfigError, Diverged, RecollectError, Stopped, StorageError
 from recollect.training import loop
 from recollect.training import train as training
 from recollect.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
@@ -167,6 +167,14 @@ def test_what_is_no_file_is_refused_and_does_not_block(stopped, name, kind):
         (stopped / name).symlink_to("/dev/zero")
     with pytest.raises(ConfigError, match=name):
         resume(stopped)
+
+
+def test_a_folder_in_place_of_a_checkpoint_that_is_no_longer_needed_is_told(tmp_path):
+    train(configured(), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    RunFolder(tmp_path).checkpoint(1).mkdir()
+    with pytest.raises(StorageError, match=r"stage1\.checkpoint\.safetensors: Is a directory"):
+        resume(tmp_path)
 
 
 ABOUT = {

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recollect.errors import DataError
 from recollect.reproduce.claims import CLAIMS, Judged, judge, judge_compactness, overall
 from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
 from recollect.reproduce.results import FIGURES, Compactness, Measured, Place, Results, read_json
 from recollect.reproduce.rows import SHOTS, TABLE_1, TASK_SEED, Row
-from recollect.system.disk import write_text
+from recollect.system.disk import read_kept_bytes, write_text
 
 TSNE, PICTURE = "tsne.json", "tsne.png"
 _COMPACT = "Cosine features of unseen categories are more compact."
@@ -278,12 +279,21 @@ def as_html(blocks: Sequence[Block], folder: Path) -> str:
             case Code(lines):
                 parts.append(f"<pre>{html.escape(chr(10).join(lines))}</pre>")
             case Image(file, text):
-                data = base64.b64encode((folder / file).read_bytes()).decode()
+                data = base64.b64encode(_content(folder / file)).decode()
                 parts.append(f'<img alt="{html.escape(text)}" src="data:image/png;base64,{data}">')
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
         f"<style>{_STYLE}</style>\n" + "\n".join(parts) + "\n</html>\n"
     )
+
+
+def _content(picture: Path) -> bytes:
+    try:
+        return read_kept_bytes(picture)
+    except OSError as error:
+        raise DataError(
+            f"cannot read {picture}: {error.strerror or error}; delete {TSNE} to draw it again"
+        ) from error
 
 
 def _html_row(cells: Sequence[str], tag: str) -> str:
