@@ -239,6 +239,8 @@ def test_examples_that_their_index_lost_are_noticed_before_they_score(path):
         other.execute("DELETE FROM examples WHERE id = 3")
     with pytest.raises(StoreError, match=r"taught\.sqlite is damaged: pictures of 'tapir' are gone"):
         list(store.terms())
+    with pytest.raises(StoreError, match=r"taught\.sqlite is damaged: pictures of 'tapir' are gone"):
+        store.examples(2)
 
 
 def write_ahead(path):
@@ -297,6 +299,56 @@ def test_an_open_store_can_be_copied_as_one_file(path):
     copy.write_bytes(path.read_bytes())
     assert [one.name for one in open_store(copy, OWNER).categories()] == ["okapi"]
     stores[1].add("tapir", [EXAMPLE])
+
+
+def test_what_is_damaged_is_not_copied_without_a_word(path):
+    store = open_store(path, OWNER)
+    store.add_all({"okapi": [EXAMPLE], "tapir": [EXAMPLE, EXAMPLE]})
+    copy = path.with_name("copy.sqlite")
+    assert sqlite.copy_store(path, copy) == (2, 3)
+    assert open_store(copy, OWNER).content().digest() == store.content().digest()
+    store.close()
+    for old, new in ((b"okapi", b"okapu"), (EXAMPLE.feature.tobytes(), bytes(12))):
+        path.write_bytes(copy.read_bytes().replace(old, new))
+        with pytest.raises(StoreError, match=rf"{path} is damaged"):
+            sqlite.copy_store(path, path.with_name(old.hex()))
+
+
+ENDLESS = "CREATE VIEW categories AS WITH RECURSIVE m AS (SELECT 1 UNION ALL SELECT 1 FROM m) SELECT 1 FROM m"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [],
+        ["CREATE TABLE categories (id)", "CREATE TABLE examples (id)"],
+        [
+            f"PRAGMA application_id = {sqlite._APPLICATION}",
+            ENDLESS,
+        ],
+    ],
+)
+def test_what_is_no_store_is_not_copied(tmp_path, statements):
+    path = tmp_path / "taught.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
+        for statement in statements:
+            file.execute(statement)
+    with pytest.raises(StoreError, match=f"{path} (is an SQLite file of|was written by) another"):
+        sqlite.copy_store(path, tmp_path / "copy.sqlite")
+
+
+@pytest.mark.parametrize("end", ["", "-journal", "-wal", "-shm"])
+def test_a_fifo_in_place_of_a_file_does_not_block(path, end):
+    open_store(path, OWNER).close()
+    link = path.with_name("link.sqlite")
+    link.symlink_to(path)
+    beside = Path(f"{path}{end}")
+    beside.unlink(missing_ok=True)
+    os.mkfifo(beside)
+    for open_ in (open_store, sqlite.copy_store):
+        for place in (path, link):
+            with pytest.raises(StoreError, match=f"{beside} is not a regular file"):
+                open_(place, OWNER if open_ is open_store else path.with_name("copy.sqlite"))
 
 
 def first_format(path):

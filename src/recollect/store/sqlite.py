@@ -5,7 +5,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,7 @@ _TAUGHT = "SELECT id, name, examples, revision, fold, checksum FROM categories"
 _EXAMPLES = """
 SELECT category, feature, term, thumbnail, id, added, norm, term_checksum, checksum FROM examples
 """
+_ANY = Owner("", 0)  # whichever model a store belongs to
 _abandoned: list[sqlite3.Connection] = []  # by a fork; the child must not even close them
 
 
@@ -182,10 +183,14 @@ class SqliteStore:
 
     def examples(self, category: int) -> list[Example]:
         """Return the examples of a category in the order of teaching."""
-        with self._connected() as connection:
+        with self._transaction("DEFERRED", sealed=False) as connection:
+            found = connection.execute(f"{_TAUGHT} WHERE id = ?", (category,)).fetchone()
             rows = connection.execute(f"{_EXAMPLES} WHERE category = ? ORDER BY id", (category,)).fetchall()
-        if not rows:
+        if found is None:
             raise missing(f"category {category}")
+        taught = self._category(found)
+        if len(rows) != taught.examples:
+            raise self._damaged(f"pictures of '{taught.name}' are gone")
         return [self._example(row) for row in rows]
 
     def add(self, name: str, examples: Sequence[NewExample]) -> Taught:
@@ -340,6 +345,7 @@ class SqliteStore:
                 content, self._shared = self.path.read_bytes(), False
             elif self._shared:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                require_files(self.path)
                 place = self.path.absolute().as_uri()
             self._connection = sqlite3.connect(
                 place, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False, uri=True
@@ -362,6 +368,8 @@ class SqliteStore:
             kept = connection.execute("SELECT format, fingerprint, width FROM about").fetchone()
         if kept is None or kept[0] != FORMAT:
             raise StoreError(f"{self.path} was written by another version of recollect: use that version")
+        if self.owner == _ANY:
+            self.owner = Owner(*kept[1:])
         if kept[1:] != (self.owner.fingerprint, self.owner.width):
             raise StoreError(
                 f"the store {self.path} belongs to another model, or to an earlier state of this one: use "
@@ -380,7 +388,7 @@ class SqliteStore:
         with self._connected() as connection:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             (application,) = connection.execute("PRAGMA application_id").fetchone()
-            if application != _APPLICATION and tables:
+            if application != _APPLICATION and (tables or self.owner == _ANY):
                 raise StoreError(f"{self.path} is an SQLite file of another program: choose another --store")
             if not tables:
                 self._create()
@@ -599,6 +607,36 @@ class SqliteStore:
         return StoreError(
             f"the store {self.path} is damaged: {how}; bring back a copy, or choose another --store"
         )
+
+
+def require_files(path: Path) -> None:
+    """Refuse a store where it, or what SQLite keeps beside it, is no regular file: a FIFO would block."""
+    for end in ("", "-journal", "-wal", "-shm"):
+        beside = Path(f"{os.path.realpath(path)}{end}")
+        if beside.exists() and not beside.is_file():
+            raise StoreError(f"the store {path} cannot be opened: {beside} is not a regular file")
+
+
+def copy_store(old: Path, new: Path) -> tuple[int, int]:
+    """Copy a store of any model, though others may be writing to it; return its categories and examples.
+
+    Where there was a log, its content is in the copy. What is damaged is refused.
+    """
+    require_files(old)
+    try:
+        with (
+            closing(sqlite3.connect(f"{old.absolute().as_uri()}?mode=rw", uri=True)) as reader,
+            closing(sqlite3.connect(new)) as writer,
+        ):
+            reader.backup(writer)
+    except sqlite3.Error as error:
+        raise StoreError(f"{old} cannot be copied; is it a store of recollect? ({error})") from error
+    try:
+        with closing(SqliteStore(new, _ANY)) as copied:
+            counts = [len(copied.examples(taught.id)) for taught in copied.categories()]
+    except StoreError as error:
+        raise StoreError(str(error).replace(str(new), str(old))) from error
+    return len(counts), sum(counts)
 
 
 def _seal(connection: sqlite3.Connection) -> int:
