@@ -145,6 +145,15 @@ def test_rows_that_no_store_of_ours_holds_are_damage(path, change):
         list(open_store(path, OWNER).terms())
 
 
+def test_a_category_without_examples_is_damage_though_its_checksums_match(path):
+    store = open_store(path, OWNER)
+    row = 1, "okapi", "okapi", 0, 0
+    with store._transaction() as connection:
+        sqlite._insert(connection, "categories", [(*row, sqlite._checksum(*row))])
+    with pytest.raises(StoreError, match=r"taught\.sqlite is damaged"):
+        store.categories()
+
+
 @pytest.mark.parametrize("change", ["added = 'today'", "thumbnail = 'small'"])
 def test_an_example_with_other_things_in_it_is_damage(path, change):
     store = open_store(path, OWNER)

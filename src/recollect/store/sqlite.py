@@ -557,7 +557,8 @@ class SqliteStore:
     def _category(self, row: Sequence[Any]) -> Taught:
         id_, name, examples, revision, folded, expected = row
         self._check(f"category {id_} ({name!r})", expected, id_, name, folded, revision, examples)
-        if not (isinstance(name, str) and 0 < id_ < LAST_ID and {type(examples), type(revision)} == {int}):
+        numbers = {type(examples), type(revision)} == {int} and 0 < id_ < LAST_ID and examples > 0
+        if not (isinstance(name, str) and numbers):
             raise self._damaged("a name is no text, or a number is not one that was given")
         return Taught(id_, name, examples, revision)
 
