@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mutations import COUNT, mutations
 from pictures import disk_room
 from recollect.errors import StoreError
 from recollect.store import BaseChange, NewExample, Owner, open_store, sqlite
@@ -682,7 +684,7 @@ def whole(tmp_path_factory):
     return path.read_bytes(), content_of(store)
 
 
-@settings(max_examples=60)
+@settings(max_examples=max(60, COUNT // 3))
 @given(seed=st.integers(0, 2**32), cut=st.booleans())
 def test_damage_anywhere_is_a_store_error_or_changes_nothing(whole, tmp_path_factory, seed, cut):
     draw = random.Random(seed)
@@ -716,6 +718,56 @@ def test_damage_anywhere_is_a_store_error_or_changes_nothing(whole, tmp_path_fac
                 told.append(str(error))
         store.close()
     assert all(str(path) in line or "is not in the store" in line for line in told)
+
+
+CHANGES = {
+    "teaching": lambda store: [store.add(f"new {number}", [EXAMPLE] * 40) for number in range(20)],
+    "forgetting": lambda store: [store.remove(taught.id) for taught in store.categories()[::2]],
+    "renaming": lambda store: [
+        store.rename(taught.id, f"{taught.name}, too") for taught in store.categories()
+    ],
+}
+
+
+@pytest.fixture(params=CHANGES)
+def cut_off(whole, tmp_path, request):
+    """The file and the journal that a process leaves which is killed in the middle of a change."""
+    path = tmp_path / "killed" / "taught.sqlite"
+    path.parent.mkdir()
+    path.write_bytes(whole[0])
+    child = os.fork()
+    if not child:
+        store = SqliteStore(path, OWNER)
+        store._connection.execute("PRAGMA cache_size = 3")  # so that much of it is in the file before the end
+        with store._transaction():
+            CHANGES[request.param](store)
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    content = path.read_bytes()
+    assert content != whole[0]
+    return content, Path(f"{path}-journal").read_bytes()
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["file", "journal"])
+def test_damage_to_what_a_killed_process_leaves_is_a_store_error_or_changes_nothing(
+    whole, cut_off, tmp_path, which
+):
+    same, unharmed, count = 0, False, max(30, COUNT // 10)
+    for number, damaged in enumerate([cut_off[which], b"", *mutations(cut_off[which], count)]):
+        path = tmp_path / str(number) / "taught.sqlite"
+        path.parent.mkdir()
+        left = [*cut_off[:which], damaged, *cut_off[which + 1 :]]
+        path.write_bytes(left[0])
+        path.with_name(f"{path.name}-journal").write_bytes(left[1])
+        try:
+            with contextlib.closing(SqliteStore(path, OWNER)) as store:
+                assert content_of(store) == whole[1] or not left[0]
+            same += 1
+            unharmed = unharmed or not number
+        except StoreError:
+            pass
+    assert unharmed
+    assert same < count + 2
 
 
 @pytest.mark.parametrize("place", ["", ".", "sqlite://", "a\0b"])
