@@ -86,6 +86,15 @@ def test_a_file_that_is_no_store(path):
         open_store(path, OWNER)
 
 
+def test_a_store_that_was_emptied_is_not_passed_over_in_silence(path, caplog):
+    open_store(path, OWNER).add("okapi", [EXAMPLE])
+    assert not caplog.messages
+    path.write_bytes(b"")
+    os.utime(path, (0, 0))  # or another process may be making it
+    assert open_store(path, OWNER).categories() == []
+    assert caplog.messages == [f"the store {path} was empty: if anything was taught, bring back a copy"]
+
+
 def test_a_store_of_another_version(path):
     open_store(path, OWNER).close()
     with sqlite3.connect(path) as other:

@@ -1,5 +1,6 @@
 """A store in SQLite: in memory, or in a file that several processes share, on disk before a call returns."""
 
+import logging
 import os
 import sqlite3
 import time
@@ -35,6 +36,7 @@ from recollect.store import (
 from recollect.system.forks import Lock
 
 FORMAT = 2  # 1 had no checksums, no changes of base categories and no norms
+_log = logging.getLogger(__name__)
 _APPLICATION = 0x52436C74  # marks an SQLite file as ours
 _WAIT_SECONDS = 30.0  # for other processes' transactions
 _AT_ONCE = 100  # categories whose terms are read together
@@ -339,6 +341,7 @@ class SqliteStore:
             )
         self._process = os.getpid()
         self._file: tuple[int, ...] | None = None
+        self._emptied = False
         place, content = ":memory:", b""
         try:
             if self._shared and (copied or self._needs_a_log()):
@@ -346,6 +349,7 @@ class SqliteStore:
             elif self._shared:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 require_files(self.path)
+                self._emptied = _is_empty(self.path)
                 place = self.path.absolute().as_uri()
             self._connection = sqlite3.connect(
                 place, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False, uri=True
@@ -432,6 +436,8 @@ class SqliteStore:
             connection.execute(
                 "INSERT INTO about VALUES (?, ?, ?)", (FORMAT, self.owner.fingerprint, self.owner.width)
             )
+        if self._emptied:
+            _log.warning("the store %s was empty: if anything was taught, bring back a copy", self.path)
 
     def _upgrade(self) -> None:
         """Bring a file of the first format to this one."""
@@ -638,6 +644,14 @@ def copy_store(old: Path, new: Path) -> tuple[int, int]:
     except StoreError as error:
         raise StoreError(str(error).replace(str(new), str(old))) from error
     return len(counts), sum(counts)
+
+
+def _is_empty(path: Path) -> bool:
+    """Say whether a store was emptied by some fault; a young file may be in the making."""
+    if not path.exists():
+        return False
+    status = path.stat()
+    return status.st_size == 0 and time.time() - status.st_mtime > _WAIT_SECONDS
 
 
 def _seal(connection: sqlite3.Connection) -> int:
