@@ -299,6 +299,19 @@ def test_a_store_that_was_deleted_or_replaced_acknowledges_nothing(path, replace
     assert path.exists() == replaced
 
 
+def test_a_store_written_over_with_that_of_another_model_acknowledges_nothing(path):
+    store, other = open_store(path, OWNER), path.with_name("other.sqlite")
+    store.add("okapi", [EXAMPLE])
+    theirs = open_store(other, Owner("another model", 3))
+    for name in ("tapir", "wombat"):  # SQLite takes a file of as many changes for the one it knows
+        theirs.add(name, [EXAMPLE])
+    path.write_bytes(other.read_bytes())  # the same file, as `cp` leaves it
+    for call in (lambda: store.add("quoll", [EXAMPLE]), store.categories):
+        with pytest.raises(StoreError, match="was deleted or replaced while it was open"):
+            call()
+    assert path.read_bytes() == other.read_bytes()
+
+
 def test_a_store_deleted_in_the_middle_of_a_change_does_not_acknowledge_it(path, monkeypatch):
     store = open_store(path, OWNER)
     add = SqliteStore._add

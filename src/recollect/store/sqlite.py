@@ -521,10 +521,7 @@ class SqliteStore:
         except OSError:
             same = False
         if not same:
-            raise StoreError(
-                f"the store {self.path} was deleted or replaced while it was open: bring it back, or load "
-                "the recogniser again"
-            )
+            raise self._replaced()
 
     def _identity(self) -> tuple[int, ...]:
         """Return what tells the file from another at its path, or a copy from what the file is now."""
@@ -533,6 +530,12 @@ class SqliteStore:
         return found if self._shared else (*found, status.st_mtime_ns, status.st_size)
 
     def _check_seal(self, connection: sqlite3.Connection) -> None:
+        about = connection.execute("SELECT fingerprint, width FROM about").fetchone()
+        if about != (
+            self.owner.fingerprint,
+            self.owner.width,
+        ):  # written over with the store of another model
+            raise self._replaced()
         (kept,) = connection.execute("PRAGMA user_version").fetchone()
         if kept and kept != _seal(connection):  # earlier versions had none: 0
             raise self._damaged("what it lists does not match its checksum")
@@ -609,6 +612,12 @@ class SqliteStore:
             if np.isfinite(values).all():
                 return values.astype(np.float32, copy=False)
         raise self._damaged(f"an example is not {self.owner.width} finite numbers")
+
+    def _replaced(self) -> StoreError:
+        return StoreError(
+            f"the store {self.path} was deleted or replaced while it was open: bring it back, or load the "
+            "recogniser again"
+        )
 
     def _damaged(self, how: str) -> StoreError:
         return StoreError(
