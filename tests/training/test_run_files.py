@@ -246,7 +246,7 @@ def test_altered_tensors_of_a_checkpoint_are_refused(stopped, change):
 )
 def test_damage_to_a_file_of_a_run_is_told_or_the_run_goes_on(stopped, tmp_path, name):
     content, told = (stopped / name).read_bytes(), []
-    for number, damaged in enumerate(mutations(content, max(8, COUNT // 10))):
+    for number, damaged in enumerate(mutations(content, max(8, COUNT // 30))):
         out = Path(shutil.copytree(stopped, tmp_path / str(number)))
         (out / name).write_bytes(damaged)
         try:
