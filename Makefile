@@ -36,7 +36,7 @@ mutants: .venv/.installed
 
 soak: .venv/.installed
 	$(BIN)/python -m pytest soak/soak_*.py -s
-	SOAK_MUTATIONS=$${SOAK_MUTATIONS:-3000} $(BIN)/python -m pytest -q -n auto --maxprocesses 4 tests/data -k damage
+	SOAK_MUTATIONS=$${SOAK_MUTATIONS:-3000} $(BIN)/python -m pytest -q -n auto --maxprocesses 4 tests/data tests/store tests/training -k damage
 
 clean:
 	rm -rf .venv demo site

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import random
+import resource
 import select
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 
 from recollect.store import NewExample, Owner, open_store
 
@@ -20,10 +22,9 @@ WIDTH, AT_ONCE = 64, 3
 OWNER = Owner("a model", WIDTH)
 EXAMPLE = NewExample(np.zeros(WIDTH, np.float32), np.zeros(WIDTH, np.float32))
 
-# Teaches new categories for ever, and now and then adds to, renames and forgets what it taught; says
-# what it is about to do and what it has done. Without torch, so that it is soon at work.
-CHILD = f"""
-import sys, os, itertools
+# Without torch, so that it is soon at work.
+START = f"""
+import sys, os, itertools, random, threading
 import numpy as np
 from recollect.store import NewExample, Owner, open_store
 path, who = sys.argv[1:]
@@ -32,6 +33,13 @@ values = np.arange({WIDTH}, dtype=np.float32)
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 say("ready")
+"""
+
+# Teaches new categories for ever, and now and then adds to and forgets what it taught; says what it is about
+# to do and what it has done.
+CHILD = (
+    START
+    + f"""
 for number in itertools.count():
     name = f"{{who}}-{{number}}"
     examples = [NewExample(values, values + number, bytes(2000)) for _ in range({AT_ONCE})]
@@ -47,6 +55,29 @@ for number in itertools.count():
         store.remove(taught.id)
         say("done", name, 0)
 """
+)
+
+# Forks again and again, while a thread teaches; every process teaches.
+FORKING = (
+    START
+    + f"""
+def teach(who, count):
+    for number in range(count):
+        name = f"{{who}}-{{os.getpid()}}-{{number}}"
+        say("try", name, {AT_ONCE})
+        store.add(name, [NewExample(values, values + number, bytes(2000))] * {AT_ONCE})
+        say("done", name, {AT_ONCE})
+threading.Thread(target=teach, args=(f"{{who}}-thread", 10**9), daemon=True).start()
+for number in itertools.count():
+    child = os.fork()
+    teach(f"{{who}}-{{number}}", random.randrange(1, 4))
+    if not child:
+        os._exit(0)
+    if number % 4 == 3:
+        for _ in range(4):
+            os.wait()
+"""
+)
 
 
 # Makes one store after the other.
@@ -59,10 +90,9 @@ for number in itertools.count():
 """
 
 
-def child(path, who, program=CHILD, stderr=None):
-    return subprocess.Popen(
-        [sys.executable, "-c", program, str(path), str(who)], stdout=subprocess.PIPE, stderr=stderr, bufsize=0
-    )
+def child(path, who, program=CHILD, **options):
+    words = [sys.executable, "-c", program, str(path), str(who)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0, **options)
 
 
 def whole(path):
@@ -217,3 +247,76 @@ def test_a_store_deleted_or_replaced_while_it_is_taught_acknowledges_nothing_tha
             if name not in may:
                 assert found.get(name, 0) == count
     print(f"\n{rounds} stores taken away while they were taught: {returned} calls kept, {refused} refused")
+
+
+def test_forks_that_teach_and_are_killed_lose_nothing(tmp_path):
+    path = tmp_path / "taught.sqlite"
+    rounds = max(1, KILLS // 10)
+    draw = random.Random(3)
+    must, processes = {}, set()
+    for round_ in range(rounds):
+        process = child(path, f"round{round_}", FORKING, start_new_session=True)
+        said = os.read(process.stdout.fileno(), 65536)
+        said += read_until(process, time.monotonic() + draw.uniform(0.2, 1.5))
+        os.killpg(process.pid, signal.SIGKILL)
+        said += process.stdout.read()
+        process.wait()
+        process.stdout.close()
+        now, may = expected_of([line.split() for line in said.decode().splitlines()[1:]])
+        processes |= {name.split("-")[-2] for name in now}
+        with contextlib.closing(open_store(path, OWNER)) as store:
+            found = {category.name: category.examples for category in store.categories()}
+        assert whole(path)
+        must |= now | {name: found.get(name, 0) for name in may}
+        assert set(must.values()) <= {0, AT_ONCE}
+        assert found == {name: count for name, count in must.items() if count}
+    print(
+        f"\n{rounds} kills of {len(processes)} processes in all, most of them forks: {len(found)} categories"
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 1 MB, where one may be mounted, or files that cannot grow beyond that."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=False, stderr=subprocess.DEVNULL
+    )
+    yield place
+    if not mounted.returncode:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def no_room():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+
+def test_a_disk_that_is_full_or_fills_up_while_it_is_taught_loses_nothing(small_disk):
+    rounds = max(1, KILLS // 10)
+    draw = random.Random(4)
+    ended = returned = refused = 0
+    for round_ in range(rounds):
+        path = small_disk / f"{round_}.sqlite"
+        must = {}
+        for again in range(3):  # the second and the third find the disk nearly full
+            process = child(path, f"{round_}-{again}", stderr=subprocess.DEVNULL, preexec_fn=no_room)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(draw.uniform(0.1, 1.5))  # it says less than a pipe holds
+                ended += 1
+            process.kill()
+            said = process.stdout.read()
+            process.wait()
+            process.stdout.close()
+            now, may = expected_of([line.split() for line in said.decode().splitlines()[1:]])
+            returned, refused = returned + len(now), refused + len(may)
+            with contextlib.closing(open_store(path, OWNER)) as store:
+                found = {category.name: category.examples for category in store.categories()}
+                list(store.terms())
+            for name, count in may.items():
+                assert found.get(name, 0) in {now.get(name, 0), count}
+                now[name] = found.get(name, 0)
+            must |= now
+            assert found == {name: count for name, count in must.items() if count}
+        path.unlink()
+    print(f"\n{rounds} small disks, {ended} times full: {returned} calls kept, {refused} refused or cut off")

@@ -356,8 +356,8 @@ MUTANTS = [
     Mutant(
         "a finished run is not calibrated",
         "training/train.py",
-        "save_trained(folder.model, model, config, calibration, finished=True, **facts)\n    folder",
-        "save_trained(folder.model, model, config, finished=True, **facts)\n    folder",
+        "save_trained(folder.model, model, config, calibration, finished=True, **facts)\n    remove_file(",
+        "save_trained(folder.model, model, config, finished=True, **facts)\n    remove_file(",
         f"{RUNS} -k calibrated_and",
     ),
     Mutant(

@@ -173,6 +173,7 @@ def test_a_single_category(refused, out, tmp_path):
         (("--set", f"shots={'[' * 100_000}"), "'shots' = '[[["),
         (("--seed", "-1"), "'seed' = -1"),
         (("--threads", "0"), "'--threads': it must be greater than or equal to 1"),
+        (("--threads", "2147483648"), "'--threads'"),
         (("--size", "0"), "'size' = 0"),
         (("--minutes", "0"), "'minutes' = 0"),
         (("--minutes", "inf"), "'minutes' = inf"),
@@ -520,6 +521,22 @@ def test_standard_output_that_takes_nothing_is_one_line(trained, words):
         2,
         "recollect: cannot write to standard output: No space left on device\n",
     )
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "1>&- 2>&-"])
+@pytest.mark.parametrize("words", ["info", "info --json", "categories --all"])
+def test_streams_that_the_caller_closed_are_no_error(trained, words, closed):
+    program = f'exec "$0" -m recollect.cli {words} "$1" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", program, sys.executable, str(trained)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_long_name_is_shortened_in_an_error(refused, trained):
+    told = refused("predict", trained, "--device", "[" * 100_000, "okapi.png")
+    assert told.startswith("recollect: --device [[[")
+    assert len(told) < 2100
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(trained):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _OWN_CODE = "module:package.module:callable"
 Command = Callable[..., None]
 _asked = {"json": False}  # of the command that runs
+_LONGEST = 2000  # characters of an error
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -114,7 +115,7 @@ Extractor = Annotated[
     str | None, _shared("MODULE", f"{_OWN_CODE}, for a model whose extractor is your own code.")
 ]
 Device = Annotated[str, _shared("NAME", "auto, cpu, cuda or mps.")]
-Threads = Annotated[int | None, _shared("N", "Threads on the CPU.", min=1)]
+Threads = Annotated[int | None, _shared("N", "Threads on the CPU.", min=1, max=1024)]
 CacheGb = Annotated[
     float | None,
     _shared(
@@ -140,6 +141,7 @@ def main() -> None:
     # Before torch starts its threads: when another program holds a core, threads that wait by
     # spinning make every step up to ten times slower; after a short spin they sleep.
     os.environ.setdefault("GOMP_SPINCOUNT", "200000")
+    _give_streams()
     warnings.filterwarnings("ignore", module="PIL")
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     try:
@@ -170,8 +172,22 @@ def main() -> None:
 
 
 def _end(message: str, code: int) -> NoReturn:
+    if len(message) > _LONGEST:  # a name may have any length
+        message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
     sys.stderr.write(f"recollect: {message}\n")
     sys.exit(code)
+
+
+def _give_streams() -> None:
+    """Let what is written to standard output or error go nowhere if the caller closed it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """Let Python's own flush at the end go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _command(group: typer.Typer = app, name: str | None = None) -> Callable[[Command], Command]:

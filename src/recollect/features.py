@@ -15,7 +15,7 @@ from recollect.data.imageset import ImageSet, batches, digest
 from recollect.errors import StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint
-from recollect.system.disk import cache_folder, replacing_file
+from recollect.system.disk import cache_folder, replacing_file, require_regular
 from recollect.system.progress import bar
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ def cached_features(model: Model, images: ImageSet) -> FeatureSet:
     key = digest(FEATURE_VERSION, fingerprint(model), images.content_key())
     path = cache_folder() / "features" / f"{key}.npy"
     try:
+        require_regular(path)
         with path.open("rb") as file:
             features = np.lib.format.read_array(file, allow_pickle=False)
         if features.shape == (len(images), model.width) and features.dtype == np.float32:

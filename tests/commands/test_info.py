@@ -70,7 +70,15 @@ def test_info_says_what_the_model_is(path, tiny_model):
         "base_categories": 7,
         "first_categories": [f"base-{index}" for index in range(5)],
         "taught": 0,
-        "calibration": {"temperature": 1.0, "bias": 0.0, "bias_rise": 0.0, "unknown": None, "report": {}},
+        "calibration": {
+            "temperature": 1.0,
+            "bias": 0.0,
+            "bias_rise": 0.0,
+            "bias_slope": 0.0,
+            "tightness": 0.0,
+            "unknown": None,
+            "report": {},
+        },
         "trained_on": {"data": "cifar-fs:images.zip", "split": "7", "skip_bad": True, "key": "abc"},
         "provenance": PROVENANCE,
     }

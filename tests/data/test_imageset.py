@@ -135,6 +135,11 @@ def edit_about(**changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+def fifo(name):
+    remove(name)
+    os.mkfifo(entry() / name)
+
+
 def remove(name):
     (entry() / name).unlink()
 
@@ -150,6 +155,8 @@ DAMAGE = {
     "pixels cut short": lambda: cut("pixels.npy", -100),
     "pixels emptied": lambda: cut("pixels.npy", 0),
     "pixels gone": lambda: remove("pixels.npy"),
+    "a FIFO for pixels": lambda: fifo("pixels.npy"),
+    "a FIFO for what they are": lambda: fifo("about.json"),
     "pixels of another kind": lambda: np.save(entry() / "pixels.npy", np.zeros((6, 16, 16, 3))),
     "flat pixels": lambda: np.save(entry() / "pixels.npy", np.zeros(4608, np.uint8)),
     "pictures of another size": lambda: np.save(entry() / "pixels.npy", np.zeros((6, 9, 9, 3), np.uint8)),

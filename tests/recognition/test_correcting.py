@@ -12,6 +12,7 @@ from recollect.backends.torch import TorchBackend
 from recollect.errors import RecollectError, StoreError
 from recollect.model.spec import Calibration
 from recollect.modelfile import Header
+from recollect.store import BaseChange
 
 BASE = ["lion", "zebra", "Straße"]
 
@@ -150,6 +151,17 @@ def test_no_two_categories_show_one_name(recognizer):
     with pytest.raises(StoreError, match="no known category"):
         recognizer.rename("zebra", "Unknown")
     assert names_of(recognizer) == ["Löwe", "zebra", "Straße", "okapi"]
+
+
+def test_a_change_of_a_category_that_the_model_does_not_have_is_passed_over(tmp_path):
+    with Recognizer(PlainBackend(), tmp_path / "taught.sqlite") as recognizer:
+        recognizer.teach("okapi", pictures(1))
+        recognizer._store.change_base("yeti", BaseChange("bigfoot"))
+    with (
+        Recognizer(PlainBackend(), tmp_path / "taught.sqlite") as recognizer,
+        pytest.raises(RecollectError, match="no category called 'bigfoot' was taught"),
+    ):
+        recognizer.forget("bigfoot")
 
 
 def test_two_recognisers_of_one_file_agree_about_base_categories(tmp_path):

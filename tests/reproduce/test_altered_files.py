@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from pictures import memory_room
 from recollect.errors import RecollectError
-from recollect.reproduce.page import write_page
+from recollect.reproduce.page import PICTURE, TSNE, write_page
 
 PUBLISHED = next((Path(__file__).parents[2] / "docs/results").glob("*/tsne.json")).parent
-PLAN, TSNE, RESULT = "plan.json", "tsne.json", "results/cosine-mean.json"
+PLAN, RESULT = "plan.json", "results/cosine-mean.json"
 
 
 @pytest.fixture
@@ -39,11 +40,37 @@ def test_what_is_no_such_file_is_refused(folder, name, text):
     refused(folder, name)
 
 
-@pytest.mark.parametrize("name", [PLAN, TSNE, RESULT])
+@pytest.mark.parametrize("name", [PLAN, TSNE, PICTURE, RESULT])
 def test_a_fifo_does_not_block(folder, name):
     (folder / name).unlink()
     os.mkfifo(folder / name)
     refused(folder, name)
+
+
+def test_a_picture_that_is_gone_is_told_with_what_to_delete(folder):
+    (folder / PICTURE).unlink()
+    refused(folder, f"delete {TSNE} to draw it again")
+
+
+def test_what_is_no_text_is_written_escaped(folder):
+    words = json.loads((folder / RESULT).read_text())
+    (folder / RESULT).write_text(json.dumps({**words, "commands": ["recollect train \udcff"]}))
+    assert "recollect train \\udcff" in write_page(folder).read_text()
+
+
+def test_a_figure_that_is_gone_is_a_dash(folder):
+    words = json.loads((folder / RESULT).read_text())
+    del words["right"]["1"]
+    (folder / RESULT).write_text(json.dumps(words))
+    assert "| cosine, mean | – | – | – |" in write_page(folder).read_text()
+
+
+def test_packed_numbers_that_unpack_to_gigabytes_are_refused(folder):
+    words = json.loads((folder / RESULT).read_text())
+    words["right"]["1"]["novel"] = packed(bytes(1 << 30))
+    (folder / RESULT).write_text(json.dumps(words))
+    with memory_room(600 << 20):
+        refused(folder, RESULT)
 
 
 def packed(content):
@@ -56,6 +83,10 @@ CHANGES = [
     (PLAN, "seeds", 10**9),
     (PLAN, "tasks", -1),
     (PLAN, "settings", 3),
+    *(
+        (PLAN, "decided", {"stage1.steps": "3", key: value})
+        for key, value in [("extractor", "module:os:abort"), ("device", "cpu"), ("stage2.steps", "many")]
+    ),
     (TSNE, "pictures", None),
     (TSNE, "silhouettes", {"of features": {"cosine": 1.0}}),
     (TSNE, "silhouettes", []),

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mutations import COUNT, mutations
 from pictures import disk_room
 from recollect.errors import StoreError
 from recollect.store import BaseChange, NewExample, Owner, open_store, sqlite
@@ -84,6 +86,15 @@ def test_a_file_that_is_no_store(path):
         open_store(path, OWNER)
 
 
+def test_a_store_that_was_emptied_is_not_passed_over_in_silence(path, caplog):
+    open_store(path, OWNER).add("okapi", [EXAMPLE])
+    assert not caplog.messages
+    path.write_bytes(b"")
+    os.utime(path, (0, 0))  # or another process may be making it
+    assert open_store(path, OWNER).categories() == []
+    assert caplog.messages == [f"the store {path} was empty: if anything was taught, bring back a copy"]
+
+
 def test_a_store_of_another_version(path):
     open_store(path, OWNER).close()
     with sqlite3.connect(path) as other:
@@ -143,6 +154,15 @@ def test_rows_that_no_store_of_ours_holds_are_damage(path, change):
         other.execute(change)
     with pytest.raises(StoreError, match=r"taught\.sqlite is damaged"):
         list(open_store(path, OWNER).terms())
+
+
+def test_a_category_without_examples_is_damage_though_its_checksums_match(path):
+    store = open_store(path, OWNER)
+    row = 1, "okapi", "okapi", 0, 0
+    with store._transaction() as connection:
+        sqlite._insert(connection, "categories", [(*row, sqlite._checksum(*row))])
+    with pytest.raises(StoreError, match=r"taught\.sqlite is damaged"):
+        store.categories()
 
 
 @pytest.mark.parametrize("change", ["added = 'today'", "thumbnail = 'small'"])
@@ -239,6 +259,8 @@ def test_examples_that_their_index_lost_are_noticed_before_they_score(path):
         other.execute("DELETE FROM examples WHERE id = 3")
     with pytest.raises(StoreError, match=r"taught\.sqlite is damaged: pictures of 'tapir' are gone"):
         list(store.terms())
+    with pytest.raises(StoreError, match=r"taught\.sqlite is damaged: pictures of 'tapir' are gone"):
+        store.examples(2)
 
 
 def write_ahead(path):
@@ -277,6 +299,19 @@ def test_a_store_that_was_deleted_or_replaced_acknowledges_nothing(path, replace
     assert path.exists() == replaced
 
 
+def test_a_store_written_over_with_that_of_another_model_acknowledges_nothing(path):
+    store, other = open_store(path, OWNER), path.with_name("other.sqlite")
+    store.add("okapi", [EXAMPLE])
+    theirs = open_store(other, Owner("another model", 3))
+    for name in ("tapir", "wombat"):  # SQLite takes a file of as many changes for the one it knows
+        theirs.add(name, [EXAMPLE])
+    path.write_bytes(other.read_bytes())  # the same file, as `cp` leaves it
+    for call in (lambda: store.add("quoll", [EXAMPLE]), store.categories):
+        with pytest.raises(StoreError, match="was deleted or replaced while it was open"):
+            call()
+    assert path.read_bytes() == other.read_bytes()
+
+
 def test_a_store_deleted_in_the_middle_of_a_change_does_not_acknowledge_it(path, monkeypatch):
     store = open_store(path, OWNER)
     add = SqliteStore._add
@@ -297,6 +332,56 @@ def test_an_open_store_can_be_copied_as_one_file(path):
     copy.write_bytes(path.read_bytes())
     assert [one.name for one in open_store(copy, OWNER).categories()] == ["okapi"]
     stores[1].add("tapir", [EXAMPLE])
+
+
+def test_what_is_damaged_is_not_copied_without_a_word(path):
+    store = open_store(path, OWNER)
+    store.add_all({"okapi": [EXAMPLE], "tapir": [EXAMPLE, EXAMPLE]})
+    copy = path.with_name("copy.sqlite")
+    assert sqlite.copy_store(path, copy) == (2, 3)
+    assert open_store(copy, OWNER).content().digest() == store.content().digest()
+    store.close()
+    for old, new in ((b"okapi", b"okapu"), (EXAMPLE.feature.tobytes(), bytes(12))):
+        path.write_bytes(copy.read_bytes().replace(old, new))
+        with pytest.raises(StoreError, match=rf"{path} is damaged"):
+            sqlite.copy_store(path, path.with_name(old.hex()))
+
+
+ENDLESS = "CREATE VIEW categories AS WITH RECURSIVE m AS (SELECT 1 UNION ALL SELECT 1 FROM m) SELECT 1 FROM m"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [],
+        ["CREATE TABLE categories (id)", "CREATE TABLE examples (id)"],
+        [
+            f"PRAGMA application_id = {sqlite._APPLICATION}",
+            ENDLESS,
+        ],
+    ],
+)
+def test_what_is_no_store_is_not_copied(tmp_path, statements):
+    path = tmp_path / "taught.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
+        for statement in statements:
+            file.execute(statement)
+    with pytest.raises(StoreError, match=f"{path} (is an SQLite file of|was written by) another"):
+        sqlite.copy_store(path, tmp_path / "copy.sqlite")
+
+
+@pytest.mark.parametrize("end", ["", "-journal", "-wal", "-shm"])
+def test_a_fifo_in_place_of_a_file_does_not_block(path, end):
+    open_store(path, OWNER).close()
+    link = path.with_name("link.sqlite")
+    link.symlink_to(path)
+    beside = Path(f"{path}{end}")
+    beside.unlink(missing_ok=True)
+    os.mkfifo(beside)
+    for open_ in (open_store, sqlite.copy_store):
+        for place in (path, link):
+            with pytest.raises(StoreError, match=f"{beside} is not a regular file"):
+                open_(place, OWNER if open_ is open_store else path.with_name("copy.sqlite"))
 
 
 def first_format(path):
@@ -621,7 +706,7 @@ def whole(tmp_path_factory):
     return path.read_bytes(), content_of(store)
 
 
-@settings(max_examples=60)
+@settings(max_examples=max(60, COUNT // 3))
 @given(seed=st.integers(0, 2**32), cut=st.booleans())
 def test_damage_anywhere_is_a_store_error_or_changes_nothing(whole, tmp_path_factory, seed, cut):
     draw = random.Random(seed)
@@ -655,6 +740,56 @@ def test_damage_anywhere_is_a_store_error_or_changes_nothing(whole, tmp_path_fac
                 told.append(str(error))
         store.close()
     assert all(str(path) in line or "is not in the store" in line for line in told)
+
+
+CHANGES = {
+    "teaching": lambda store: [store.add(f"new {number}", [EXAMPLE] * 40) for number in range(20)],
+    "forgetting": lambda store: [store.remove(taught.id) for taught in store.categories()[::2]],
+    "renaming": lambda store: [
+        store.rename(taught.id, f"{taught.name}, too") for taught in store.categories()
+    ],
+}
+
+
+@pytest.fixture(params=CHANGES)
+def cut_off(whole, tmp_path, request):
+    """The file and the journal that a process leaves which is killed in the middle of a change."""
+    path = tmp_path / "killed" / "taught.sqlite"
+    path.parent.mkdir()
+    path.write_bytes(whole[0])
+    child = os.fork()
+    if not child:
+        store = SqliteStore(path, OWNER)
+        store._connection.execute("PRAGMA cache_size = 3")  # so that much of it is in the file before the end
+        with store._transaction():
+            CHANGES[request.param](store)
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    content = path.read_bytes()
+    assert content != whole[0]
+    return content, Path(f"{path}-journal").read_bytes()
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["file", "journal"])
+def test_damage_to_what_a_killed_process_leaves_is_a_store_error_or_changes_nothing(
+    whole, cut_off, tmp_path, which
+):
+    same, unharmed, count = 0, False, max(30, COUNT // 10)
+    for number, damaged in enumerate([cut_off[which], b"", *mutations(cut_off[which], count)]):
+        path = tmp_path / str(number) / "taught.sqlite"
+        path.parent.mkdir()
+        left = [*cut_off[:which], damaged, *cut_off[which + 1 :]]
+        path.write_bytes(left[0])
+        path.with_name(f"{path.name}-journal").write_bytes(left[1])
+        try:
+            with contextlib.closing(SqliteStore(path, OWNER)) as store:
+                assert content_of(store) == whole[1] or not left[0]
+            same += 1
+            unharmed = unharmed or not number
+        except StoreError:
+            pass
+    assert unharmed
+    assert same < count + 2
 
 
 @pytest.mark.parametrize("place", ["", ".", "sqlite://", "a\0b"])

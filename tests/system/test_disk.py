@@ -171,6 +171,12 @@ def test_a_folder_is_held_by_one_writer_at_a_time(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/null").exists(), reason="there is no /dev/null here")
+def test_a_folder_where_a_file_is_to_be_removed_is_told(tmp_path):
+    (tmp_path / ".model.1234.part").mkdir()
+    with pytest.raises(StorageError, match=r"cannot write .*1234\.part: Is a directory"), locked(tmp_path):
+        pass
+
+
 def test_devices_are_written_to_and_not_replaced(tmp_path):
     before = os.lstat("/dev/null")
     write_text(Path("/dev/null"), "nothing")

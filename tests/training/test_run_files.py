@@ -11,7 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from recollect.errors import ConfigError, Diverged, RecollectError, Stopped
+from mutations import COUNT, mutations
+from recollect.errors import ConfigError, Diverged, RecollectError, Stopped, StorageError
+from recollect.modelfile import load_model
 from recollect.training import loop
 from recollect.training import train as training
 from recollect.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
@@ -169,6 +171,14 @@ def test_what_is_no_file_is_refused_and_does_not_block(stopped, name, kind):
         resume(stopped)
 
 
+def test_a_folder_in_place_of_a_checkpoint_that_is_no_longer_needed_is_told(tmp_path):
+    train(configured(), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    RunFolder(tmp_path).checkpoint(1).mkdir()
+    with pytest.raises(StorageError, match=r"stage1\.checkpoint\.safetensors: Is a directory"):
+        resume(tmp_path)
+
+
 ABOUT = {
     "nothing": {},
     "a word for a step": {"step": "4"},
@@ -229,6 +239,24 @@ def test_altered_tensors_of_a_checkpoint_are_refused(stopped, change):
     save_file(change(load_file(path)), path, {"checkpoint": json.dumps(about)})
     with pytest.raises(ConfigError, match=r"the checkpoint .*stage1.checkpoint.safetensors"):
         resume(stopped)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "metrics.jsonl", "stage1.checkpoint.safetensors", "model.safetensors"]
+)
+def test_damage_to_a_file_of_a_run_is_told_or_the_run_goes_on(stopped, tmp_path, name):
+    content, told = (stopped / name).read_bytes(), []
+    for number, damaged in enumerate(mutations(content, max(8, COUNT // 30))):
+        out = Path(shutil.copytree(stopped, tmp_path / str(number)))
+        (out / name).write_bytes(damaged)
+        try:
+            resume(out)
+            load_model(out)
+        except RecollectError as error:
+            told.append(str(error))
+        shutil.rmtree(out)
+    assert told
+    assert max(map(len, told)) < 1000
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`recollect store copy`: a complete copy of a store, though others may be writing to it."""
 
-import sqlite3
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,12 @@ from recollect.commands.printing import counted, require_writable
 from recollect.errors import ModelError, StoreError
 from recollect.recognition.opening import default_store
 from recollect.store import store_path
+from recollect.store.sqlite import copy_store
 from recollect.system.disk import replacing_file
 
 
 def copy(source: str, to: str) -> dict[str, Any]:
-    """Copy a store, with what is still in its log: the result of `recollect store copy`.
+    """Copy a store that is whole: the result of `recollect store copy`.
 
     A model stands for its own store.
     """
@@ -29,20 +29,8 @@ def copy(source: str, to: str) -> dict[str, Any]:
     except OSError as error:
         raise StoreError(f"cannot look at {error.filename}: {error.strerror}") from error
     require_writable(new)
-    try:
-        with (
-            closing(sqlite3.connect(f"{old.absolute().as_uri()}?mode=ro", uri=True)) as reader,
-            replacing_file(new) as part,
-            closing(sqlite3.connect(part)) as writer,
-        ):
-            categories, examples = (
-                reader.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]  # noqa: S608
-                for table in ("categories", "examples")
-            )
-            reader.backup(writer)
-            writer.execute("PRAGMA journal_mode = DELETE")  # one file, with no log beside it
-    except sqlite3.Error as error:
-        raise StoreError(f"{old} cannot be copied; is it a store of recollect? ({error})") from error
+    with replacing_file(new) as part:
+        categories, examples = copy_store(old, part)
     return {"from": str(old), "to": str(new), "categories": categories, "examples": examples}
 
 

@@ -22,7 +22,7 @@ from recollect.data.arrays import Pixels, Rows
 from recollect.errors import DataError, PictureError, StorageError, one_line
 from recollect.images import Picture, read_pixels
 from recollect.model.spec import Preprocessing
-from recollect.system.disk import cache_folder, replacing_folder, write_text
+from recollect.system.disk import cache_folder, replacing_folder, require_regular, write_text
 from recollect.system.progress import track
 
 CACHE_VERSION = 1
@@ -325,6 +325,7 @@ def _undecoded_library(
     """Return the pictures that decode, to be decoded again; which do not is kept under `key`."""
     path = cache_folder() / "checked" / f"{key}.json"
     try:
+        require_regular(path)
         kept = json.loads(path.read_text(encoding="utf-8")).items()
         bad = {int(index): str(message) for index, message in kept}
     except (OSError, ValueError, AttributeError):  # not there, or damaged: they can be checked again
@@ -373,6 +374,8 @@ def _open_library(folder: Path, key: str, size: int) -> tuple[Library, list[str]
     if not folder.is_dir():
         return None
     try:
+        for name in ("about.json", "pixels.npy"):
+            require_regular(folder / name)
         about = json.loads((folder / "about.json").read_text())
         pixels = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
         library = _library(pixels, about, key)

@@ -6,6 +6,8 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from recollect.system.disk import read_kept_bytes
+
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0; font-size: 0.9rem }
@@ -52,7 +54,7 @@ def code(lines: Sequence[str]) -> Block:
 
 def picture(path: Path, text: str) -> Block:
     """Return a PNG file from the page's folder; HTML embeds it."""
-    data = base64.b64encode(path.read_bytes()).decode()
+    data = base64.b64encode(read_kept_bytes(path)).decode()
     html = f'<img alt="{escape(text)}" src="data:image/png;base64,{data}">'
     return Block(f"![{text}]({path.name})", html)
 

@@ -23,6 +23,7 @@ from recollect.methods.method import Method, task_scores
 from recollect.model.model import Model
 from recollect.model.spec import ClassifierKind
 from recollect.pretrained import is_pretrained
+from recollect.system.disk import remove_file
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.episodes import Episodes, pictures_of
@@ -103,7 +104,7 @@ class EpisodicMethod(Method, ABC):
         episodes = stage.steps * stage.episodes.count
         seen = {"images_seen": stage.images_seen, "episodes_seen": episodes}
         save(finished=True, stage1_seconds=round(seconds), **seen)
-        folder.checkpoint(1).unlink(missing_ok=True)
+        remove_file(folder.checkpoint(1))
         draw_curves(folder)
 
 

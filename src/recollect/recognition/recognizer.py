@@ -493,7 +493,7 @@ class Recognizer:
         folded = fold(tidy(name))
         for base, change in self._base_changes.items():
             if change.shown is not None and fold(change.shown) == folded:
-                return self._base_places[fold(base)]
+                return self._base_places.get(fold(base))
         return self._base_places.get(folded)
 
     def _base_name(self, name: str) -> str | None:

@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from recollect.errors import DataError
 from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, heading, paragraph, picture
 from recollect.reproduce.claims import CLAIMS, judge, judge_compactness, overall
 from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
@@ -81,19 +82,22 @@ def _what_varies(seeds: int) -> str:
     return f"Intervals are of the tasks and of the {seeds} trainings of each row."
 
 
+def _picture(path: Path) -> Block:
+    try:
+        return picture(path, "t-SNE of features of unseen categories, cosine and dot product side by side")
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror or error}; delete {TSNE} to draw it again"
+        ) from error
+
+
 def _claims(folder: Path, results: Results, seeds: int) -> list[Block]:
     judged = [(claim.text, judge(claim, results), 2) for claim in CLAIMS]
     pictures: list[Block] = []
     if (folder / TSNE).exists():
         words = read_json(folder / TSNE, Compactness)
         judged.append((_COMPACT, judge_compactness(words["silhouettes"]), 4))
-        pictures = [
-            picture(
-                folder / PICTURE,
-                "t-SNE of features of unseen categories, cosine and dot product side by side",
-            ),
-            paragraph(_silhouettes(words)),
-        ]
+        pictures = [_picture(folder / PICTURE), paragraph(_silhouettes(words))]
     overview = grid(
         ["Claim", "Verdict"], [[text, overall([one.verdict for one in found])] for text, found, _ in judged]
     )

@@ -30,6 +30,10 @@ from recollect.training.train import new_model, resolve
 
 MOST_SEEDS = 1000
 _MARGIN = 0.9
+# The numbers of steps and nothing else: another setting could name code to import.
+Decided = dict[
+    Annotated[str, Field(pattern=r"^stage[12]\.steps$")], Annotated[str, Field(pattern=r"^\d{1,10}$")]
+]
 _RECIPES = {"cifar-fs": "cifar-fs-c64f-table"}  # where the tables have one of their own
 
 
@@ -40,7 +44,7 @@ class Plan(Value):
     data: str  # its kind and the last part of its path
     preset: str | None
     settings: Settings  # that were asked for, of every training
-    decided: Settings  # the numbers of steps
+    decided: Decided
     seeds: Annotated[int, Field(ge=1, le=MOST_SEEDS)]
     tasks: Positive
     queries: Positive | None  # of each novel category; default: what is usual for the data

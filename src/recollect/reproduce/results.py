@@ -18,6 +18,7 @@ from recollect.system.disk import read_kept, write_text
 from recollect.training.config import Positive
 
 FIGURES = ("novel", "base", "both")
+_MOST_BYTES = 1 << 26  # of packed numbers: a few kilobytes can claim gigabytes
 Floats = npt.NDArray[np.float64]
 
 
@@ -48,7 +49,8 @@ def packed(counts: Sequence[int] | npt.NDArray[np.int64]) -> str:
 def unpacked(word: str) -> npt.NDArray[np.int64]:
     """Return the numbers that were packed."""
     try:
-        return np.frombuffer(zlib.decompress(base64.b64decode(word)), "<u2").astype(np.int64)
+        content = zlib.decompressobj().decompress(base64.b64decode(word), _MOST_BYTES)
+        return np.frombuffer(content, "<u2").astype(np.int64)
     except zlib.error as error:
         raise ValueError("these are no packed numbers") from error
 
@@ -165,7 +167,7 @@ class Results:
         for training in self.trainings:
             if training.row.key == place.row and place.shots in training.evaluated:
                 file = self.files[training.name]
-                word = file["right"][str(place.shots)].get(place.figure)
+                word = file["right"].get(str(place.shots), {}).get(place.figure)
                 if word is None:
                     return None
                 asked = file["report"]["ways"] * file["report"]["queries"]

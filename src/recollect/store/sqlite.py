@@ -1,11 +1,12 @@
 """A store in SQLite: in memory, or in a file that several processes share, on disk before a call returns."""
 
+import logging
 import os
 import sqlite3
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from recollect.store import (
 from recollect.system.forks import Lock
 
 FORMAT = 2  # 1 had no checksums, no changes of base categories and no norms
+_log = logging.getLogger(__name__)
 _APPLICATION = 0x52436C74  # marks an SQLite file as ours
 _WAIT_SECONDS = 30.0  # for other processes' transactions
 _AT_ONCE = 100  # categories whose terms are read together
@@ -119,6 +121,7 @@ _TAUGHT = "SELECT id, name, examples, revision, fold, checksum FROM categories"
 _EXAMPLES = """
 SELECT category, feature, term, thumbnail, id, added, norm, term_checksum, checksum FROM examples
 """
+_ANY = Owner("", 0)  # whichever model a store belongs to
 _abandoned: list[sqlite3.Connection] = []  # by a fork; the child must not even close them
 
 
@@ -182,10 +185,14 @@ class SqliteStore:
 
     def examples(self, category: int) -> list[Example]:
         """Return the examples of a category in the order of teaching."""
-        with self._connected() as connection:
+        with self._transaction("DEFERRED", sealed=False) as connection:
+            found = connection.execute(f"{_TAUGHT} WHERE id = ?", (category,)).fetchone()
             rows = connection.execute(f"{_EXAMPLES} WHERE category = ? ORDER BY id", (category,)).fetchall()
-        if not rows:
+        if found is None:
             raise missing(f"category {category}")
+        taught = self._category(found)
+        if len(rows) != taught.examples:
+            raise self._damaged(f"pictures of '{taught.name}' are gone")
         return [self._example(row) for row in rows]
 
     def add(self, name: str, examples: Sequence[NewExample]) -> Taught:
@@ -333,12 +340,15 @@ class SqliteStore:
             )
         self._process = os.getpid()
         self._file: tuple[int, ...] | None = None
+        self._emptied = False
         place, content = ":memory:", b""
         try:
             if self._shared and (copied or self._needs_a_log()):
                 content, self._shared = self.path.read_bytes(), False
             elif self._shared:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                require_files(self.path)
+                self._emptied = _is_empty(self.path)
                 place = self.path.absolute().as_uri()
             self._connection = sqlite3.connect(
                 place, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False, uri=True
@@ -361,6 +371,8 @@ class SqliteStore:
             kept = connection.execute("SELECT format, fingerprint, width FROM about").fetchone()
         if kept is None or kept[0] != FORMAT:
             raise StoreError(f"{self.path} was written by another version of recollect: use that version")
+        if self.owner == _ANY:
+            self.owner = Owner(*kept[1:])
         if kept[1:] != (self.owner.fingerprint, self.owner.width):
             raise StoreError(
                 f"the store {self.path} belongs to another model, or to an earlier state of this one: use "
@@ -379,7 +391,7 @@ class SqliteStore:
         with self._connected() as connection:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             (application,) = connection.execute("PRAGMA application_id").fetchone()
-            if application != _APPLICATION and tables:
+            if application != _APPLICATION and (tables or self.owner == _ANY):
                 raise StoreError(f"{self.path} is an SQLite file of another program: choose another --store")
             if not tables:
                 self._create()
@@ -422,6 +434,8 @@ class SqliteStore:
             connection.execute(
                 "INSERT INTO about VALUES (?, ?, ?)", (FORMAT, self.owner.fingerprint, self.owner.width)
             )
+        if self._emptied:
+            _log.warning("the store %s was empty: if anything was taught, bring back a copy", self.path)
 
     def _upgrade(self) -> None:
         """Bring a file of the first format to this one."""
@@ -512,10 +526,7 @@ class SqliteStore:
         except OSError:
             same = False
         if not same:
-            raise StoreError(
-                f"the store {self.path} was deleted or replaced while it was open: bring it back, or load "
-                "the recogniser again"
-            )
+            raise self._replaced()
 
     def _identity(self) -> tuple[int, ...]:
         """Return what tells the file from another at its path, or a copy from what the file is now."""
@@ -524,6 +535,12 @@ class SqliteStore:
         return found if self._shared else (*found, status.st_mtime_ns, status.st_size)
 
     def _check_seal(self, connection: sqlite3.Connection) -> None:
+        about = connection.execute("SELECT fingerprint, width FROM about").fetchone()
+        if about != (
+            self.owner.fingerprint,
+            self.owner.width,
+        ):  # written over with the store of another model
+            raise self._replaced()
         (kept,) = connection.execute("PRAGMA user_version").fetchone()
         if kept and kept != _seal(connection):  # earlier versions had none: 0
             raise self._damaged("what it lists does not match its checksum")
@@ -554,7 +571,8 @@ class SqliteStore:
     def _category(self, row: Sequence[Any]) -> Taught:
         id_, name, examples, revision, folded, expected = row
         self._check(f"category {id_} ({name!r})", expected, id_, name, folded, revision, examples)
-        if not (isinstance(name, str) and 0 < id_ < LAST_ID and {type(examples), type(revision)} == {int}):
+        numbers = {type(examples), type(revision)} == {int} and 0 < id_ < LAST_ID and examples > 0
+        if not (isinstance(name, str) and numbers):
             raise self._damaged("a name is no text, or a number is not one that was given")
         return Taught(id_, name, examples, revision)
 
@@ -600,10 +618,54 @@ class SqliteStore:
                 return values.astype(np.float32, copy=False)
         raise self._damaged(f"an example is not {self.owner.width} finite numbers")
 
+    def _replaced(self) -> StoreError:
+        return StoreError(
+            f"the store {self.path} was deleted or replaced while it was open: bring it back, or load the "
+            "recogniser again"
+        )
+
     def _damaged(self, how: str) -> StoreError:
         return StoreError(
             f"the store {self.path} is damaged: {how}; bring back a copy, or choose another --store"
         )
+
+
+def require_files(path: Path) -> None:
+    """Refuse a store where it, or what SQLite keeps beside it, is no regular file: a FIFO would block."""
+    for end in ("", "-journal", "-wal", "-shm"):
+        beside = Path(f"{os.path.realpath(path)}{end}")
+        if beside.exists() and not beside.is_file():
+            raise StoreError(f"the store {path} cannot be opened: {beside} is not a regular file")
+
+
+def copy_store(old: Path, new: Path) -> tuple[int, int]:
+    """Copy a store of any model, though others may be writing to it; return its categories and examples.
+
+    Where there was a log, its content is in the copy. What is damaged is refused.
+    """
+    require_files(old)
+    try:
+        with (
+            closing(sqlite3.connect(f"{old.absolute().as_uri()}?mode=rw", uri=True)) as reader,
+            closing(sqlite3.connect(new)) as writer,
+        ):
+            reader.backup(writer)
+    except sqlite3.Error as error:
+        raise StoreError(f"{old} cannot be copied; is it a store of recollect? ({error})") from error
+    try:
+        with closing(SqliteStore(new, _ANY)) as copied:
+            counts = [len(copied.examples(taught.id)) for taught in copied.categories()]
+    except StoreError as error:
+        raise StoreError(str(error).replace(str(new), str(old))) from error
+    return len(counts), sum(counts)
+
+
+def _is_empty(path: Path) -> bool:
+    """Say whether a store was emptied by some fault; a young file may be in the making."""
+    if not path.exists():
+        return False
+    status = path.stat()
+    return status.st_size == 0 and time.time() - status.st_mtime > _WAIT_SECONDS
 
 
 def _seal(connection: sqlite3.Connection) -> int:

@@ -99,7 +99,7 @@ def locked(folder: Path) -> Iterator[None]:
             raise StorageError(f"another process is writing to {folder}: wait for it to end") from error
     try:
         for part in folder.glob(".*.part"):
-            part.unlink(missing_ok=True)
+            remove_file(part)
         yield
     finally:
         lock.release()
@@ -153,23 +153,34 @@ def require_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file")
 
 
-def read_kept(path: Path, most: int = 1 << 26) -> str:
-    """Read a text file that we once wrote and anybody may have altered since.
+def read_kept_bytes(path: Path, most: int = 1 << 26) -> bytes:
+    """Read a file that we once wrote and anybody may have altered since.
 
-    Raises an `OSError` for what is no regular file or too large, a `ValueError` for what is no text.
+    Raises an `OSError` for what is no regular file or too large.
     """
     require_regular(path)
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
-    return content.decode()
+    return content
+
+
+def read_kept(path: Path) -> str:
+    """Read such a file of text; also raises a `ValueError` for what is no text."""
+    return read_kept_bytes(path).decode()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small text file, whole or not at all."""
+    """Write a small text file, whole or not at all; bytes of a path that are no text are written escaped."""
     with replacing_file(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there."""
+    with clear_write_errors(path):
+        path.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:

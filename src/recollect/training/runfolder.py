@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from recollect.errors import ConfigError
 from recollect.model.spec import ModelSpec, is_own_code
 from recollect.modelfile import FILE_NAME, TrainedOn, read_header
-from recollect.system.disk import clear_write_errors, read_kept, replacing_file, write_text
+from recollect.system.disk import clear_write_errors, read_kept, remove_file, replacing_file, write_text
 from recollect.training.config import Config, differences
 
 STAGE_ONE_MODEL = "stage1.safetensors"
@@ -61,7 +61,7 @@ class RunFolder:
             if not differences(before, config) and not self.finished(config):
                 return
             for file in self._files():
-                file.unlink(missing_ok=True)
+                remove_file(file)
         self.require_new()
         self.keep(config)
 

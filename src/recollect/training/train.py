@@ -22,7 +22,7 @@ from recollect.model.spec import Calibration, ModelSpec
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
 from recollect.pretrained import is_pretrained, licence_of
 from recollect.system import machine
-from recollect.system.disk import locked
+from recollect.system.disk import locked, remove_file
 from recollect.system.progress import say
 from recollect.training.budget import fit_to_minutes
 from recollect.training.calibration import calibrate, with_bias
@@ -211,7 +211,7 @@ def learn_stage_one(
         folder.adopt_stage_one(RunFolder(Path(config.stage1_from)))
     if folder.stage_one_model.exists():
         folder.require_stage_one(model.spec, _trained_on(config), finetune=config.finetune)
-        folder.checkpoint(1).unlink(missing_ok=True)
+        remove_file(folder.checkpoint(1))
         return load_model(folder.stage_one_model, config.extractor).to(config.device)
     if frozen is None and model.spec.centred:
         centre_on(model, split)
@@ -235,7 +235,7 @@ def learn_stage_one(
     # From here on there is a usable model, whatever happens in stage 2.
     save_trained(folder.model, model, config, **facts)
     save_trained(folder.stage_one_model, model, config, **facts)
-    folder.checkpoint(1).unlink(missing_ok=True)
+    remove_file(folder.checkpoint(1))
     draw_curves(folder)
     return model
 
@@ -274,7 +274,7 @@ def learn_stage_two(
         see_pictures(model, extract(model, split.base_train).features)
     calibration = _calibrate(model, config, split, held_out)
     save_trained(folder.model, model, config, calibration, finished=True, **facts)
-    folder.checkpoint(2).unlink(missing_ok=True)
+    remove_file(folder.checkpoint(2))
     draw_curves(folder)
 
 
