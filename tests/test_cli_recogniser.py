@@ -409,7 +409,7 @@ def test_sub_folders_that_are_not_read_are_named(taught, photos, run):
     write_picture(photos / "loose.png")
     code, out, err = run("predict", taught, photos, "--json")
     assert (code, len(json.loads(out)["predictions"])) == (0, 1)
-    assert err == f"{photos}: left out its sub-folders, which predict and features read with --recursive\n"
+    assert err == f"{photos}: its sub-folders were not read (predict and features take --recursive)\n"
 
 
 def test_a_folder_is_read_to_its_depths_if_asked(taught, photos, answer):
@@ -645,7 +645,7 @@ def test_pictures_that_cannot_be_used(model, photos, refused, tmp_path, kind):
 def test_folders_without_pictures(model, refused, tmp_path):
     (tmp_path / "empty").mkdir()
     write_picture(tmp_path / "deep" / "below" / "a.png")
-    assert "left out its sub-folders, which predict and" in refused("predict", model, tmp_path / "deep")
+    assert "its sub-folders were not read (predict and" in refused("predict", model, tmp_path / "deep")
     for folder in (tmp_path / "empty", tmp_path / "deep"):
         assert "there are no pictures directly in this folder" in refused("predict", model, folder)
         assert "there are no pictures directly in this folder" in refused("teach", model, "okapi", folder)
@@ -698,7 +698,7 @@ def test_ignored_files_and_empty_categories_are_named_in_one_line(model, photos,
         (line,) = [line for line in err.splitlines() if "ignored" in line or "zebra" in line]
         assert line.endswith(
             "photos: ignored 2 .cr2, 1 .avif (tapir/a.cr2, for example): convert to JPEG or PNG; "
-            "left out 'zebra', with no picture that is read"
+            "left out 'zebra': no pictures that can be read"
         )
     for words in (("teach", model, "quagga", photos / "tapir"), ("predict", model, photos / "tapir")):
         code, _, err = run(*words)

@@ -503,7 +503,7 @@ def explain(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Show which base categories a taught one is built from."""
+    """Show which categories a taught one competes with, or is built from."""
     from recollect.commands import explain
 
     report = explain.explain(_target(model, store, extractor, device, threads), name, top)
@@ -572,7 +572,7 @@ def store_copy(
     source: str = _argument("FROM", "A store such as zoo.taught.sqlite, or a model, for its own store."),
     to: str = _argument("TO", "The file to write; it must not exist."),
 ) -> None:
-    """Copy a store, also while it is in use. Copying the file alone may leave the latest changes behind."""
+    """Copy a store, even while it is in use, and check the copy."""
     from recollect.commands import store
 
     _print(store.copy(source, to), store.copy_text)

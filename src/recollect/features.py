@@ -37,10 +37,10 @@ class FeatureSet:
     support: "FeatureSet | None" = None
 
 
-def extract(model: Model, images: ImageSet, check: Callable[[], None] = lambda: None) -> FeatureSet:
+def extract(model: Model, images: ImageSet, advance: Callable[[int], None] = lambda _: None) -> FeatureSet:
     """Run the extractor once over every picture, in evaluation mode and without augmentation.
 
-    `check` is called between batches and may raise to end the work.
+    `advance` is called with the number of pictures of each batch, and may raise to end the work.
     """
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -48,8 +48,8 @@ def extract(model: Model, images: ImageSet, check: Callable[[], None] = lambda: 
     with torch.inference_mode(), closing(images.stream(_batches(images))) as stream:
         parts = []
         for _, pixels in stream:
-            check()
             parts.append(model.embed(torch.from_numpy(pixels).to(device), extractor).float().cpu())
+            advance(len(pixels))
     for module, mode in modes.items():
         module.training = mode
     return _labelled(torch.cat(parts).clone(), images)

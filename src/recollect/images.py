@@ -288,7 +288,7 @@ def _clear_errors(name: str) -> Iterator[None]:
     except UnidentifiedImageError as error:
         raise PictureError(
             f"{name}: this is not a picture, or its format is not supported "
-            f"({', '.join(FORMATS)}, and HEIC with pillow-heif). Convert it to JPEG or PNG"
+            f"({', '.join(FORMATS)}, and HEIC with the extra heic). Convert it to JPEG or PNG"
         ) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PictureError(f"{name}: {_too_large()}") from error

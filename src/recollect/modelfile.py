@@ -105,7 +105,7 @@ def find_model(path: str | Path) -> Path:
                         "rename it, or work elsewhere"
                     )
                 raise ModelError(
-                    f"{path} holds no {FILE_NAME}: name a finished run, or end this one with "
+                    f"{path} holds no {FILE_NAME}: name a finished run, or finish this one with "
                     f"`recollect train --resume --out {path}`"
                 )
             path = path / FILE_NAME

@@ -266,6 +266,6 @@ def test_a_new_recogniser_on_published_weights_holds_them(run, tmp_path, monkeyp
 def test_a_refit_that_made_it_worse_says_so():
     result = {"new": "better", "base": ["a", "b"], "taught": [], "held_back": 9}
     worse = refit_module.refit_text({**result, "before": 80.0, "after": 77.8})
-    assert worse.splitlines()[-1].startswith("This made it worse: keep the old model")
+    assert worse.splitlines()[-1].startswith("These categories did better as taught ones")
     for after in (80.0, 90.0):
-        assert "worse" not in refit_module.refit_text({**result, "before": 80.0, "after": after})
+        assert "better as taught" not in refit_module.refit_text({**result, "before": 80.0, "after": after})

@@ -10,9 +10,9 @@ import pytest
 from archives import pack, pack_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutations import COUNT, refusals
 from PIL import Image
 
+from mutations import COUNT, refusals
 from pictures import pixels_of, tree, write_folder, write_picture, write_zip
 from recollect.data import folder, imageset
 from recollect.data.splits import MIN_PICTURES
@@ -330,7 +330,7 @@ def test_ignored_formats_and_empty_categories_are_one_warning(zoo, tmp_path, cap
     (line,) = caplog.messages
     assert line == (
         f"{path}: ignored 2 .heic, 1 .nef (emu/1.heic, for example): convert to JPEG or PNG, or read HEIC "
-        "with pip install 'recollect[heic]'; left out 'gnu', 'yak', with no picture that is read"
+        "with pip install 'recollect[heic]'; left out 'gnu', 'yak': no pictures that can be read"
     )
 
 
@@ -340,7 +340,7 @@ def test_pictures_right_in_a_folder_or_below_it(zoo, caplog, monkeypatch):
     assert folder.find_pictures(zoo) == [zoo / "loose.png"]
     (line,) = caplog.messages
     assert line.startswith(
-        f"{zoo}: ignored 1 .dng (one.dng, for example): convert to JPEG or PNG; left out its"
+        f"{zoo}: ignored 1 .dng (one.dng, for example): convert to JPEG or PNG; its sub-folders"
     )
     assert folder.find_pictures(zoo, recursive=True) == sorted(zoo.rglob("*.png"))
     monkeypatch.setattr("recollect.images.reads_heic", lambda: False)

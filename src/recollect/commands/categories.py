@@ -1,5 +1,6 @@
 """`recollect categories`, and the commands that change one: forget, rename, hide, unhide."""
 
+import shlex
 from dataclasses import asdict
 from typing import Any
 
@@ -85,7 +86,8 @@ def rename_text(result: dict[str, Any]) -> str:
 def hide_text(result: dict[str, Any]) -> str:
     """Return what `hide` and `unhide` print."""
     if result["hidden"]:
-        return f"'{result['category']}' is no longer an answer. To undo this: recollect unhide"
+        undo = shlex.join(["recollect", "unhide", result["model"], result["category"]])
+        return f"'{result['category']}' is no longer an answer. To undo this: {undo}"
     return f"'{result['category']}' can be an answer again."
 
 

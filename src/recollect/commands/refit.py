@@ -122,12 +122,15 @@ def refit_text(result: dict[str, Any]) -> str:
     lines = [
         f"{result['new']}: {len(result['base'])} taught categories are base categories now{stay}.",
         (
-            f"On {counted(result['held_back'], 'held-out example')}, among all base categories: "
+            f"On {counted(result['held_back'], 'held-out example')} of these, among all base categories: "
             f"{result['before']:.1f} % right before, {result['after']:.1f} % after."
         ),
     ]
     if result["after"] < result["before"]:
-        lines.append("This made it worse: keep the old model, or teach more pictures before you refit.")
+        lines.append(
+            "These categories did better as taught ones: measure both models with `recollect check` on "
+            "pictures of all categories before you choose."
+        )
     return "\n".join(lines)
 
 

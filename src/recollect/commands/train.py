@@ -72,7 +72,9 @@ def _config(out: Path, options: Mapping[str, Any], settings: dict[str, str], *, 
         options["split"] = inline_split(options["split"])  # as a run keeps it
         return make_config(start, options, settings)
     if options["data"] is None:
-        raise RecollectError("DATA is missing: name a folder of categories, glyphs, or such as cifar-fs:PATH")
+        raise RecollectError(
+            "DATA is missing: name a folder of categories, glyphs, or a data set such as cifar-fs:PATH"
+        )
     named = {key: text for key, text in settings.items() if key in {"extractor", "finetune"}}
     asked = make_config({}, {key: options[key] for key in ("data", "extractor", "finetune")}, named)
     name = options["preset"] or default_preset(asked.data, asked.extractor, finetune=asked.finetune)

@@ -86,7 +86,7 @@ def find_pictures(folder: Path, *, recursive: bool = False) -> list[Path]:
     files = open_files(folder, depth=limits.MAX_DEPTH if recursive else 0)
     left_out = ignored(files)
     if not recursive and any(one.is_dir() and not one.name.startswith(".") for one in folder.iterdir()):
-        left_out.append("left out its sub-folders, which predict and features read with --recursive")
+        left_out.append("its sub-folders were not read (predict and features take --recursive)")
     if not files.names:
         where = "in this folder" if recursive else "directly in this folder"
         told = "; ".join([f"there are no pictures {where}", *left_out])
@@ -98,6 +98,6 @@ def find_pictures(folder: Path, *, recursive: bool = False) -> list[Path]:
 def _warn(path: Path, ignored: list[str], empty: list[str]) -> None:
     if empty:
         names = ", ".join(f"'{name}'" for name in empty[:5]) + (", …" if len(empty) > 5 else "")
-        ignored = [*ignored, f"left out {names}, with no picture that is read"]
+        ignored = [*ignored, f"left out {names}: no pictures that can be read"]
     if ignored:
         log.warning("%s: %s", one_line(path), one_line("; ".join(ignored)))

@@ -16,6 +16,7 @@ from recollect.errors import Stopped
 from recollect.features import FeatureSet, extract
 from recollect.model.generator import RidgeGenerator
 from recollect.model.model import Head, Model
+from recollect.system.progress import bar
 from recollect.training.frozen import balanced_mean, best_scale, require_finite
 from recollect.training.selection import HeldOut
 
@@ -49,14 +50,16 @@ def features_of(
     model: Model, split: Split, stop: threading.Event | None = None
 ) -> tuple[FeatureSet, HeldOut]:
     """Run a new model's extractor over the training pictures, and over those that choices are made by."""
+    sets = [split.base_train, split.base_val, *([] if split.val is None else [split.val])]
+    with bar("computing features", sum(map(len, sets))) as show:
 
-    def check() -> None:
-        if stop is not None and stop.is_set():
-            raise Stopped("stopped while features were computed")
+        def advance(pictures: int) -> None:
+            if stop is not None and stop.is_set():
+                raise Stopped("stopped while features were computed")
+            show(pictures, "")
 
-    learned = extract(model, split.base_train, check)
-    novel = None if split.val is None else extract(model, split.val, check)
-    return learned, (novel, extract(model, split.base_val, check))
+        learned, held, *novel = (extract(model, images, advance) for images in sets)
+    return learned, (novel[0] if novel else None, held)
 
 
 @torch.no_grad()
