@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from recollect.errors import ConfigError, Diverged, RecollectError, Stopped
+from recollect.modelfile import load_model
 from recollect.training import loop
 from recollect.training import train as training
 from recollect.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
@@ -103,6 +104,21 @@ def test_a_resumed_run_has_the_metrics_of_one_that_was_not_stopped(tmp_path, mon
             train(configured(), tmp_path / "broken")
     resume(tmp_path / "broken")
     assert lines_of(tmp_path / "broken") == lines_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("setting", [{"stage1.muon": "0.5"}])
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_resumed_run_of_any_recipe_ends_with_the_same_weights(tmp_path, monkeypatch, step, setting):
+    train(configured(**setting), tmp_path / "whole")
+    train(configured(), tmp_path / "plain")
+    with monkeypatch.context() as patch:
+        stop_at(patch, tmp_path / "broken", 1, step)
+        with pytest.raises(Stopped):
+            train(configured(**setting), tmp_path / "broken")
+    resume(tmp_path / "broken")
+    whole, broken, plain = (load_model(tmp_path / run).state_dict() for run in ("whole", "broken", "plain"))
+    assert all(torch.equal(whole[name], broken[name]) for name in whole)
+    assert not all(torch.equal(whole[name], plain[name]) for name in whole), "the setting changes something"
 
 
 def test_a_checkpoint_keeps_everything(tmp_path):

@@ -33,6 +33,7 @@ class StageOne(Value):
     schedule: Schedule = OneCycle(kind="one-cycle", peak=0.1)
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    muon: Annotated[float, Field(ge=0)] = 0.0  # convolutions: orthogonal steps of this times the rate; 0: SGD
     pad: Annotated[int, Field(ge=0, le=4096)] | None = None  # default: a tenth of the picture's size
     evaluations: Positive = 10  # how often a model may be selected
 
