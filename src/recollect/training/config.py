@@ -85,6 +85,7 @@ class Config(Value):
     extractor: str = "c64f"
     finetune: bool = False  # also train a pretrained extractor
     last_relu: bool = False
+    mirrored: bool = False  # once trained, the mean feature of a picture and its mirror image
     classifier: ClassifierKind = "cosine"
     generator: GeneratorKind = "attention"
     shots: Literal["mixed"] | Positive = "mixed"  # N' of an episode; mixed: uniform in 1 … max_shots

@@ -169,6 +169,8 @@ def resolve(config: Config, split: Split) -> Config:
             "data_key": split.base_train.key,
         }
     )
+    if config.mirrored and not split.flips:
+        raise ConfigError(f"mirrored: mirror images of {config.data} are of other categories; leave it out")
     model = new_model(config, split)
     augmentation(split, config.stage1)
     if config.learns_generator:
@@ -194,6 +196,7 @@ def new_model(config: Config, split: Split) -> Model:
         preprocessing=suited(config.extractor, split.base_train),
         categories=split.categories,
         centred=is_pretrained(config.extractor),
+        mirrored=config.mirrored,
     )
     return starting_model(spec).to(config.device)
 
