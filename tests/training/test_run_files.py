@@ -107,9 +107,14 @@ def test_a_resumed_run_has_the_metrics_of_one_that_was_not_stopped(tmp_path, mon
     assert lines_of(tmp_path / "broken") == lines_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("setting", [{"stage1.muon": "0.5"}, {"mirrored": "true"}])
+@pytest.mark.parametrize(
+    "setting", [{"stage1.muon": "0.5"}, {"mirrored": "true"}, {"stage1.small.size": "16"}]
+)
 @pytest.mark.parametrize("step", [2, 5])
-def test_a_resumed_run_of_any_recipe_ends_with_the_same_weights(tmp_path, monkeypatch, step, setting):
+def test_a_resumed_run_of_any_recipe_ends_with_the_same_weights(
+    tmp_path, monkeypatch, make_split, step, setting
+):
+    be_quick(monkeypatch, make_split(size=32))
     train(configured(**setting), tmp_path / "whole")
     train(configured(), tmp_path / "plain")
     with monkeypatch.context() as patch:

@@ -38,7 +38,7 @@ from recollect.training.ridge import (
 )
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import HeldOut, Judgement
-from recollect.training.stage1 import BaseClassification, augmentation
+from recollect.training.stage1 import BaseClassification, augmentation, small_pictures
 from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
 from recollect.training.starting import require_extractor, starting_model, suited
 
@@ -173,6 +173,7 @@ def resolve(config: Config, split: Split) -> Config:
         raise ConfigError(f"mirrored: mirror images of {config.data} are of other categories; leave it out")
     model = new_model(config, split)
     augmentation(split, config.stage1)
+    small_pictures(model, config.stage1)
     if config.learns_generator:
         episodes_of(split, config)
     if config.learns_generator or (config.frozen and not config.closed_form):
