@@ -25,7 +25,7 @@ class SmallFirst(Value):
     """Pictures of `size` × `size` for the first part of the steps, which then take less time."""
 
     size: Annotated[int, Field(ge=1, le=MOST_SIZE)]
-    until: Annotated[float, Field(ge=0, le=1)] = 0.6  # share of the steps
+    until: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the steps
 
 
 class StageOne(Value):
