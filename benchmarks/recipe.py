@@ -91,6 +91,8 @@ TRIALS = {
     "sgd-long": LONG,
     "muon-long": replace(LONG, muon=0.5),
     "muon-16-first-long": replace(LONG, images=914_000, muon=0.5, small=16),
+    "muon-0.2-16-first-long": replace(LONG, images=914_000, muon=0.2, small=16),
+    "muon-0.1-16-first-long": replace(LONG, images=914_000, muon=0.1, small=16),
 }
 
 
