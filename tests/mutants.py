@@ -88,7 +88,18 @@ MUTANTS = [
     ),
     # The loop
     Mutant(
-        "no Nesterov momentum", "training/loop.py", "nesterov=True", "nesterov=False", f"{LEARNING} -k step"
+        "no Nesterov momentum",
+        "training/optimizer.py",
+        "nesterov=True",
+        "nesterov=False",
+        f"{LEARNING} -k step",
+    ),
+    Mutant(
+        "stage 1 without Muon",
+        "training/loop.py",
+        "muon=recipe.muon if isinstance(recipe, StageOne) else 0.0",
+        "muon=0.0",
+        f"{LEARNING} -k recipe",
     ),
     Mutant(
         "no weight decay",

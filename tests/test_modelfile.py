@@ -285,5 +285,10 @@ def test_the_fingerprint_changes_with_what_features_depend_on_and_nothing_else(m
     other = make_model()
     with torch.no_grad():
         next(other.extractor.parameters())[0] += 1
-    others = [other, make_model(last_relu=True), make_model(preprocessing=wider)]
-    assert len({fingerprint(one) for one in [model, *others]}) == 4
+    others = [
+        other,
+        make_model(last_relu=True),
+        make_model(preprocessing=wider),
+        make_model(mirrored=True),
+    ]
+    assert len({fingerprint(one) for one in [model, *others]}) == 5

@@ -181,3 +181,26 @@ def test_centring_the_papers_extractors_is_told_as_measured():
         ):
             found = {row["shots"]: row[how] for row in rows if row["model"] == name}
             assert line(f"{name}, {told}", found, ("novel", "base", "both")) in PAGE
+
+
+RECIPE = (RESULTS / "recipe.md").read_text(encoding="utf-8")
+
+
+def recipe_row(results):
+    """Return the figures of a row: Novel / Base / Both."""
+    one, five = results
+    novel, both = (f"{cell(one[figure])} / {cell(five[figure])}" for figure in ("novel", "both"))
+    return f"| {novel} | {cell(one['base'])} | {both} |"
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "recipe").glob("*.json")), ids=lambda path: path.stem)
+def test_the_trials_of_the_recipe_are_those_of_their_files(path):
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if path.stem.endswith("-teaching"):
+        for one, five in zip(found["results"][::2], found["results"][1::2], strict=True):
+            assert f"| {one['way']} {recipe_row((one, five))}" in RECIPE
+        return
+    rows = [row for row in RECIPE.splitlines() if row.startswith("|") and f"`{path.stem}`" in row]
+    assert any(row.endswith(recipe_row(found["results"])) for row in rows)
+    if "mirrored" in found and len(rows) > 1:
+        assert any(row.endswith(recipe_row(found["mirrored"])) for row in rows)

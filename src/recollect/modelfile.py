@@ -280,11 +280,13 @@ def fingerprint(model: "Model") -> str:
 def digest_of(spec: ModelSpec, weights: Tensors) -> str:
     """Return a digest of a whole model: what taught vectors depend on."""
     # Newer fields are left out at their defaults, so that stores of older models still match.
-    return _digest_of(spec.model_dump(exclude=set() if spec.centred else {"centred"}), weights)
+    newer = {name for name in ("centred", "mirrored") if not getattr(spec, name)}
+    return _digest_of(spec.model_dump(exclude=newer), weights)
 
 
 def _digest(spec: ModelSpec, weights: Tensors, centre: npt.NDArray[np.generic] | None = None) -> str:
     words = [spec.extractor, spec.last_relu, spec.preprocessing.model_dump()]
+    words += ["mirrored"] if spec.mirrored else []
     return _digest_of(words, weights if centre is None else {**weights, "": centre.astype(np.float32)})
 
 

@@ -64,6 +64,7 @@ def test_info_says_what_the_model_is(path, tiny_model):
         "extractor": "c32f",
         "last_relu": False,
         "centred": False,
+        "mirrored": False,
         "classifier": "cosine",
         "generator": "attention",
         "preprocessing": {"size": 16, "short_side": None, "mean": [120, 115, 104], "std": [70, 68, 72]},

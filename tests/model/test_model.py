@@ -228,6 +228,20 @@ def test_embedding_equals_a_plain_computation_in_planar_order(make_model, name):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_mirrored_model_has_the_mean_feature_of_a_picture_and_its_mirror_image(make_model):
+    mirrored, plain = make_model(mirrored=True), make_model()
+    pixels = torch.randint(0, 256, (3, 16, 16, 3), dtype=torch.uint8)
+    with torch.no_grad():
+        found, turned = mirrored.embed(pixels), mirrored.embed(pixels.flip(2))
+        expected = (plain.embed(pixels) + plain.embed(pixels.flip(2))) / 2
+        assert not torch.allclose(found, plain.embed(pixels))
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(found, turned)
+        for model in (mirrored, plain):
+            model.train()
+        assert torch.equal(mirrored.embed(pixels), plain.embed(pixels)), "it learns from single pictures"
+
+
 def test_embedding_runs_in_channels_last_without_a_copy(tiny_model):
     seen = []
     tiny_model.extractor.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))

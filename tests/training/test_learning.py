@@ -20,6 +20,7 @@ from recollect.methods.prototypical import PrototypicalNetworks
 from recollect.model.model import Model
 from recollect.model.spec import bias_at
 from recollect.modelfile import load_model, read_header
+from recollect.training import loop
 from recollect.training import train as training
 from recollect.training.calibration import calibrate
 from recollect.training.config import Config, EpisodicRecipe, StageOne, StageTwo
@@ -239,19 +240,25 @@ def test_a_step_is_nesterovs_with_decay_at_the_schedules_rate(schedule, momentum
 def test_each_stage_takes_its_steps_by_its_own_recipe(tiny_split, tmp_path, monkeypatch):
     made = []
 
-    class Spy(torch.optim.SGD):
+    class Spy(loop.Descent):
         def __init__(self, parameters, **settings):
             super().__init__(parameters, **settings)
-            made.append((settings, rates := []))
-            self.register_step_pre_hook(lambda *_: rates.append(self.param_groups[0]["lr"]))
+            self.rates = []
+            made.append(({**self.defaults, "muon": self.muon}, self.rates))
 
-    monkeypatch.setattr(torch.optim, "SGD", Spy)
+        def step(self):
+            self.rates.append(self.param_groups[0]["lr"])
+            super().step()
+
+    monkeypatch.setattr(loop, "Descent", Spy)
     monkeypatch.setattr(training, "load_data", lambda *_, **__: tiny_split)
     one = {"momentum": 0.7, "weight_decay": 0.01, "schedule": OneCycle(kind="one-cycle", peak=0.02)}
+    one["muon"] = 0.3
     two = {"momentum": 0.6, "weight_decay": 0.02, "schedule": Steps(kind="steps", rates=((1, 0.03),))}
     training.train(configured(one, two), tmp_path / "run")
     for (settings, rates), recipe in zip(made, (StageOne(**one), StageTwo(**two)), strict=True):
         assert settings["nesterov"]
+        assert settings["muon"] == getattr(recipe, "muon", 0)
         assert (settings["momentum"], settings["weight_decay"]) == (recipe.momentum, recipe.weight_decay)
         assert rates == [recipe.schedule.rate(share) for share in (0.125, 0.375, 0.625, 0.875)]
 

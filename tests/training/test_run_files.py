@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 
@@ -105,6 +106,32 @@ def test_a_resumed_run_has_the_metrics_of_one_that_was_not_stopped(tmp_path, mon
             train(configured(), tmp_path / "broken")
     resume(tmp_path / "broken")
     assert lines_of(tmp_path / "broken") == lines_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "setting", [{"stage1.muon": "0.5"}, {"mirrored": "true"}, {"stage1.small.size": "16"}]
+)
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_resumed_run_of_any_recipe_ends_with_the_same_weights(
+    tmp_path, monkeypatch, make_split, step, setting
+):
+    be_quick(monkeypatch, make_split(size=32))
+    train(configured(**setting), tmp_path / "whole")
+    train(configured(), tmp_path / "plain")
+    with monkeypatch.context() as patch:
+        stop_at(patch, tmp_path / "broken", 1, step)
+        with pytest.raises(Stopped):
+            train(configured(**setting), tmp_path / "broken")
+    resume(tmp_path / "broken")
+    whole, broken, plain = (load_model(tmp_path / run).state_dict() for run in ("whole", "broken", "plain"))
+    assert all(torch.equal(whole[name], broken[name]) for name in whole)
+    assert not all(torch.equal(whole[name], plain[name]) for name in whole), "the setting changes something"
+
+
+def test_pictures_that_mean_something_else_mirrored_are_refused_for_a_mirrored_model(monkeypatch, tiny_split):
+    be_quick(monkeypatch, replace(tiny_split, flips=False))
+    with pytest.raises(ConfigError, match="mirror images of synthetic are of other categories"):
+        train(configured(mirrored="true"), Path("nowhere"))
 
 
 def test_a_checkpoint_keeps_everything(tmp_path):

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches: zero padding, random crop, horizontal flip."""
+"""Augmentation of whole batches: zero padding, random crop, horizontal flip; smaller pictures."""
 
 from dataclasses import dataclass
 
@@ -21,6 +21,13 @@ class Augmentation:
         left = torch.randint(0, 2 * self.pad + 1, (count, 1), generator=generator)
         mirrored = torch.rand(count, 1, generator=generator) < (0.5 if self.flip else 0.0)
         return crop(pixels, self.pad, top, left, mirrored)
+
+
+def shrink(pixels: Tensor, size: int) -> Tensor:
+    """Return smaller pictures: uint8 (n, h, w, 3) → (n, size, size, 3)."""
+    # Seen as (n, 3, h, w), bytes with the channels last have a kernel of their own.
+    planes = pixels.permute(0, 3, 1, 2)
+    return F.interpolate(planes, size=size, mode="bilinear", antialias=True).permute(0, 2, 3, 1)
 
 
 def crop(pixels: Tensor, pad: int, top: Tensor, left: Tensor, mirrored: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """A whole model: extractor, classifier and generator, with the words of its `ModelSpec`; its head alone."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -72,12 +74,16 @@ class Model(Head):
         generator = build_generator(kind, len(self.spec.categories), self.width, sharpness)
         self.generator = generator.to(self.mean.device)
 
-    def embed(self, pixels: Tensor, extractor: Extractor | None = None) -> Tensor:
+    def embed(self, pixels: Tensor, extractor: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """z = F(x | θ), less the mean feature of a centred model: uint8 pixels (n, size, size, 3) → (n, d).
 
-        `extractor` may be what `for_inference` made of the model's own.
+        A mirrored model's z is ½ [F(x) + F(mirrored x)], except while its extractor learns.
+        `extractor` may be what `for_inference` or a training made of the model's own.
         """
         # (n, h, w, 3) seen as (n, 3, h, w) already is channels-last: no copy.
         x = ((pixels.to(self.mean.dtype) - self.mean) / self.std).permute(0, 3, 1, 2)
-        features: Tensor = (extractor or self.extractor)(x)
+        learning, extractor = self.extractor.training, extractor or self.extractor
+        features = extractor(x)
+        if self.spec.mirrored and not learning:
+            features = (features + extractor(x.flip(3))) / 2
         return features - self.centre

@@ -57,6 +57,7 @@ class ModelSpec(Value):
     preprocessing: Preprocessing
     categories: tuple[str, ...]
     centred: bool = False  # a mean feature, kept with the weights, is subtracted from every feature
+    mirrored: bool = False  # a feature is the mean of a picture's and its mirror image's
 
     @model_validator(mode="after")
     def _distinct(self) -> "ModelSpec":

@@ -70,7 +70,8 @@ def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
         seconds -= stage2_steps * speed.stage2_step
         seconds -= speed.picture * (config.stage2.views * len(split.base_train) + judged)
     seconds -= speed.picture * judged * config.stage1.evaluations
-    stage1_steps = int(seconds / speed.stage1_step)
+    share = config.stage1.small_share(split.base_train.size)
+    stage1_steps = int(seconds / (share * speed.stage1_step))
     if stage1_steps < config.stage1.evaluations or (config.learns_generator and stage2_steps < 1):
         raise ConfigError(
             f"--minutes {config.minutes:g} is too short here: a step of stage 1 takes "

@@ -21,6 +21,13 @@ Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 
 
+class SmallFirst(Value):
+    """Pictures of `size` × `size` for the first part of the steps, which then take less time."""
+
+    size: Annotated[int, Field(ge=1, le=MOST_SIZE)]
+    until: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the steps
+
+
 class StageOne(Value):
     """Ordinary classification of the base categories: θ, W_base and τ are learned."""
 
@@ -33,8 +40,14 @@ class StageOne(Value):
     schedule: Schedule = OneCycle(kind="one-cycle", peak=0.1)
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    muon: Annotated[float, Field(ge=0)] = 0.0  # convolutions: orthogonal steps of this times the rate; 0: SGD
     pad: Annotated[int, Field(ge=0, le=4096)] | None = None  # default: a tenth of the picture's size
+    small: SmallFirst | None = None
     evaluations: Positive = 10  # how often a model may be selected
+
+    def small_share(self, size: int) -> float:
+        """Return the time of the whole stage, relative to one with all pictures of `size` × `size`."""
+        return 1 - self.small.until * (1 - (self.small.size / size) ** 2) if self.small else 1.0
 
     def resolved(self, pictures: int) -> "StageOne":
         """Return the same with the number of steps for this many training pictures."""
@@ -84,6 +97,7 @@ class Config(Value):
     extractor: str = "c64f"
     finetune: bool = False  # also train a pretrained extractor
     last_relu: bool = False
+    mirrored: bool = False  # once trained, the mean feature of a picture and its mirror image
     classifier: ClassifierKind = "cosine"
     generator: GeneratorKind = "attention"
     shots: Literal["mixed"] | Positive = "mixed"  # N' of an episode; mixed: uniform in 1 … max_shots

@@ -31,6 +31,7 @@ from recollect.training.checkpoints import (
     save_checkpoint,
 )
 from recollect.training.config import Config, StageOne, StageTwo
+from recollect.training.optimizer import Descent
 from recollect.training.runfolder import RunFolder
 
 LOG_EVERY = 50
@@ -75,8 +76,11 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
     Returns the seconds that the stage took, those before an interruption included.
     """
     model, recipe = stage.model, stage.recipe
-    optimizer = torch.optim.SGD(
-        stage.learned(), lr=0.0, momentum=recipe.momentum, nesterov=True, weight_decay=recipe.weight_decay
+    optimizer = Descent(
+        stage.learned(),
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        muon=recipe.muon if isinstance(recipe, StageOne) else 0.0,
     )
     path = folder.checkpoint(stage.number)
     state = _restore(path, stage, optimizer) if path.exists() else Checkpoint()

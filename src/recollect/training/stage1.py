@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.data.arrays import Pixels
-from recollect.data.augment import Augmentation
+from recollect.data.augment import Augmentation, shrink
 from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
 from recollect.model.model import Model
-from recollect.training.config import Config, StageOne
+from recollect.training.config import Config, SmallFirst, StageOne
 from recollect.training.loop import Stage
 from recollect.training.selection import Judgement
 
@@ -37,6 +37,7 @@ class BaseClassification(Stage):
         self.images = split.base_train
         self.batches = BalancedBatches(self.images.labels, config.stage1.batch, config.seed)
         self.augmentation = augmentation(split, config.stage1)
+        self.small = small_pictures(model, config.stage1)
         self.judgement = Judgement(split, (1,), config)
         self._pictures = PicturesByStep(self.images, self.batches.__getitem__)
 
@@ -51,8 +52,18 @@ class BaseClassification(Stage):
         pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)
         targets = torch.from_numpy(self.images.labels[rows]).to(device)
         self.model.train()
-        scores = self.model.classifier(self.model.embed(pixels.to(device)))
+        scores = self.model.classifier(self._features(pixels, step))
         return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
+
+    def _features(self, pixels: Tensor, step: int) -> Tensor:
+        """Return the features of a batch; W_base stays the same when pictures become larger."""
+        device, small = self.model.mean.device, self.small
+        if small is None or step >= small.until * self.steps:
+            return self.model.embed(pixels.to(device))
+        extractor = self.model.extractor
+        return self.model.embed(
+            shrink(pixels, small.size).to(device), lambda x: extractor.stretch(extractor(x), self.images.size)
+        )
 
     def close(self) -> None:
         """End the threads that decode ahead, where there are any."""
@@ -78,6 +89,26 @@ def augmentation(split: Split, recipe: StageOne) -> Augmentation:
             f"stage1.pad={pad} leaves nothing of pictures of {size}×{size}: use less than {size}"
         )
     return Augmentation(pad, split.flips)
+
+
+def small_pictures(model: Model, recipe: StageOne) -> SmallFirst | None:
+    """Return how stage 1 begins; refuse sizes that are not smaller, or too small for the extractor."""
+    small, size = recipe.small, model.spec.preprocessing.size
+    if small is None:
+        return None
+    if small.size >= size:
+        raise ConfigError(f"stage1.small.size={small.size} is not smaller than the pictures, {size}×{size}")
+    width = model.extractor.feature_size(small.size)
+    if width == 0:
+        raise ConfigError(
+            f"stage1.small.size={small.size} is too small for the extractor '{model.spec.extractor}'"
+        )
+    if model.extractor.stretch(torch.zeros(1, width), size).shape[1] != model.width:
+        raise ConfigError(
+            f"stage1.small: the features of '{model.spec.extractor}' depend on the size of pictures: "
+            "leave it out"
+        )
+    return small
 
 
 class PicturesByStep:

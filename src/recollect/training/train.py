@@ -38,7 +38,7 @@ from recollect.training.ridge import (
 )
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import HeldOut, Judgement
-from recollect.training.stage1 import BaseClassification, augmentation
+from recollect.training.stage1 import BaseClassification, augmentation, small_pictures
 from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
 from recollect.training.starting import require_extractor, starting_model, suited
 
@@ -169,8 +169,11 @@ def resolve(config: Config, split: Split) -> Config:
             "data_key": split.base_train.key,
         }
     )
+    if config.mirrored and not split.flips:
+        raise ConfigError(f"mirrored: mirror images of {config.data} are of other categories; leave it out")
     model = new_model(config, split)
     augmentation(split, config.stage1)
+    small_pictures(model, config.stage1)
     if config.learns_generator:
         episodes_of(split, config)
     if config.learns_generator or (config.frozen and not config.closed_form):
@@ -194,6 +197,7 @@ def new_model(config: Config, split: Split) -> Model:
         preprocessing=suited(config.extractor, split.base_train),
         categories=split.categories,
         centred=is_pretrained(config.extractor),
+        mirrored=config.mirrored,
     )
     return starting_model(spec).to(config.device)
 

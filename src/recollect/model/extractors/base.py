@@ -40,6 +40,10 @@ class Extractor(nn.Module, ABC):
                 nn.init.ones_(module.weight)
                 nn.init.zeros_(module.bias)
 
+    def stretch(self, features: Tensor, size: int) -> Tensor:  # noqa: ARG002
+        """Return features of smaller pictures in the shape of those of `size` × `size`."""
+        return features
+
     def freeze(self) -> None:
         """Stop learning: evaluation mode, no gradients."""
         self.eval().requires_grad_(requires_grad=False)

@@ -1,8 +1,10 @@
 """The four-block ConvNets of the paper: C32F, C64F, C128F."""
 
 from functools import partial
+from math import isqrt
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from recollect.model.extractors.base import Extractor, register
 
@@ -31,6 +33,12 @@ class Conv4(Extractor):
     def feature_size(self, size: int) -> int:
         """Return channels × (size / 16)²."""
         return int(self.channels[-1] * (size // 16) ** 2)
+
+    def stretch(self, features: Tensor, size: int) -> Tensor:
+        """Return the map of smaller pictures, interpolated to that of `size` × `size`."""
+        side = isqrt(features.shape[1] // self.channels[-1])
+        maps = features.view(len(features), self.channels[-1], side, side)
+        return F.interpolate(maps, size=size // 16, mode="bilinear").flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the flattened map of the last block, (n, d)."""
