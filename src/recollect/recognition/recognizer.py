@@ -306,8 +306,9 @@ class Recognizer:
             raise RecollectError(f"there are no {_KINDS[among]} to choose from: teach some first")
         strange = np.zeros(len(scores))  # how probably a picture is of no known category
         if unknown and among == "all":
-            best = _joint(found, calibration.unknown_offsets, among)[0].max(axis=1)
-            strange = self._strangeness(best, len(categories), found.novel.shape[1])
+            taught = found.novel.shape[1]
+            judged = _joint(found, calibration.unknown_offsets, among)[0] if taught else scores
+            strange = self._strangeness(judged.max(axis=1), len(categories), taught)
         for row, share in zip(softmax(scores, calibration.temperature), strange.tolist(), strict=True):
             nearest = [
                 Prediction(categories[k].name, float(row[k]) * (1 - share), categories[k].origin)
