@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pytest
 from archives import pack, pack_folder
-from mutations import COUNT, mutations
 from PIL import Image
 
+from mutations import COUNT, mutations
 from pictures import pixels_of, tree, write_picture, write_zip
 from recollect.data import cifar
 from recollect.errors import DataError, PictureError, RecollectError

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from archives import KINDS, pack, pack_folder
-from mutations import COUNT, refusals
 
+from mutations import COUNT, refusals
 from pictures import write_folder, write_picture, write_zip
 from recollect.data import folder, imagenet, imageset, limits, omniglot, tars
 from recollect.data.files import open_files

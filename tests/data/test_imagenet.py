@@ -3,9 +3,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from mutations import COUNT, refusals
 from PIL import Image
 
+from mutations import COUNT, refusals
 from pictures import pixels_of, write_zip
 from recollect.data import imagenet
 from recollect.data.catalogue import load_data

@@ -23,8 +23,8 @@ from mini_releases import (
     phase_file,
     write_pickle,
 )
-from mutations import COUNT, mutations
 
+from mutations import COUNT, mutations
 from pictures import tree, write_picture
 from recollect.data import imageset, mini_imagenet
 from recollect.data.splits import Split

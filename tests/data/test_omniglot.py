@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mutations import COUNT, refusals
 from PIL import Image
 
+from mutations import COUNT, refusals
 from pictures import write_zip
 from recollect.data import imageset, omniglot
 from recollect.data.catalogue import load_data

@@ -9,8 +9,8 @@ import zipfile
 
 import numpy as np
 import pytest
-from mutations import mutations
 
+from mutations import mutations
 from pictures import memory_room
 from recollect.data import pickles
 from recollect.data.pickles import as_text, read_pickle, read_record
