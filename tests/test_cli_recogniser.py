@@ -710,8 +710,13 @@ def test_a_base_category_is_taught_and_forgotten_again(model, photos, answer, ru
     shutil.move(photos / "tapir", photos / "base-1")
     told = answer("teach", model, "--from", photos)["taught"]
     assert [(one["id"], one["name"], one["examples"]) for one in told] == [(1, "base-1", 2), (8, "okapi", 3)]
-    assert run("forget", model, "base-1")[0] == 0
+    code, said, _ = run("forget", model, "base-1")
+    assert (code, said) == (
+        0,
+        "Removed 2 pictures from the base category 'base-1', which is as it was before.\n",
+    )
     assert names(answer, model) == ["okapi"]
+    assert answer("forget", model, "okapi")["origin"] == "novel"
 
 
 def test_a_folder_need_not_be_spelled_as_its_category_is(taught, answer, run, tmp_path):

@@ -234,8 +234,8 @@ def test_wrong_names_are_refused_and_change_nothing(recognizer):
                 recognizer.rename("okapi", name)
     for name, complaint in (
         ("BASE-3", "'BASE-3' is a base category spelled 'base-3': use that spelling"),
-        ("yeti", "'yeti' was taught; taught are: okapi"),
-        ("OKAPI", "'OKAPI' was taught; it is spelled 'okapi'"),
+        ("yeti", "'yeti' (was taught|is known); taught are: okapi"),
+        ("OKAPI", "'OKAPI' (was taught|is known); it is spelled 'okapi'"),
         ("", "not empty"),
     ):
         for call in (recognizer.forget, recognizer.explain, recognizer.examples, rename):
@@ -251,6 +251,18 @@ def test_wrong_names_are_refused_and_change_nothing(recognizer):
             recognizer.hide(name)
     assert recognizer.categories() == known
     assert same(recognizer.scores(PROBES), before)
+
+
+def test_names_that_are_nearly_right_are_offered(recognizer):
+    recognizer.teach("okapi", pixels_of(1))
+    for call, name, expected in (
+        (recognizer.forget, "okappi", "no category called 'okappi' was taught; did you mean 'okapi'?"),
+        (recognizer.hide, "bas-3", "no base category is called 'bas-3'; did you mean 'base-3'"),
+        (lambda name: recognizer.rename(name, "x"), "bse-3", "'bse-3' is known; did you mean 'base-3'"),
+    ):
+        with pytest.raises(RecollectError) as error:
+            call(name)
+        assert expected in str(error.value)
 
 
 def test_forgetting_twice_says_that_nothing_is_taught(recognizer):

@@ -54,7 +54,9 @@ def forget(target: Target, name: str) -> dict[str, Any]:
     with target.open() as recognizer:
         examples = len(recognizer.examples(name))
         recognizer.forget(name)
-    return {**kept, "forgotten": tidy(name), "examples": examples}
+        stays = tidy(name) in {one.name for one in recognizer.categories()}
+    origin = "base" if stays else "novel"
+    return {**kept, "forgotten": tidy(name), "origin": origin, "examples": examples}
 
 
 def rename(target: Target, old: str, new: str) -> dict[str, Any]:
@@ -75,7 +77,10 @@ def hide(target: Target, name: str, *, hidden: bool = True) -> dict[str, Any]:
 
 def forget_text(result: dict[str, Any]) -> str:
     """Return what `forget` prints."""
-    return f"Forgot '{result['forgotten']}' and its {counted(result['examples'], 'picture')}."
+    name, pictures = result["forgotten"], counted(result["examples"], "picture")
+    if result["origin"] == "base":
+        return f"Removed {pictures} from the base category '{name}', which is as it was before."
+    return f"Forgot '{name}' and its {pictures}."
 
 
 def rename_text(result: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -240,7 +241,7 @@ class Recognizer:
                 )
                 return
             new = new_name(new)
-            taught = self._find(old)
+            taught = self._find(old, kind="is known")
             self._change(lambda store: store.rename(taught.id, new))
             self._learn([Taught(taught.id, new, taught.examples, taught.revision + 1)])
 
@@ -520,7 +521,7 @@ class Recognizer:
             if own is None and self._store.find(tidy(name)):
                 raise RecollectError(f"only base categories can be hidden: forget '{tidy(name)}' instead")
             if own is None:
-                raise RecollectError(f"no base category is called '{tidy(name)}'")
+                raise RecollectError(f"no base category is called '{tidy(name)}'{self._alike(name)}")
             place = self._base_places[fold(own)]
             self._change_base(place, replace(self._changes_of(place), hidden=hidden))
 
@@ -533,7 +534,13 @@ class Recognizer:
         self._base_changes[name] = change
         self._listed = None
 
-    def _find(self, name: str, advice: str = "") -> Taught:
+    def _alike(self, name: str) -> str:
+        """Return a hint at categories whose names are nearly the same."""
+        names = [category.name for category in self._in_order().categories]
+        close = get_close_matches(tidy(name), dict.fromkeys(names), 3, cutoff=0.75)
+        return f"; did you mean {' or '.join(repr(one) for one in close)}?" if close else ""
+
+    def _find(self, name: str, advice: str = "", kind: str = "was taught") -> Taught:
         """Return the taught category of that name, or what a base category was taught."""
         name = tidy(name)
         self._refresh()
@@ -546,8 +553,8 @@ class Recognizer:
         known = (
             ", ".join(self._category(taught).name for taught in list(self._taught.values())[:20]) or "none"
         )
-        hint = f"it is spelled '{found.name}'" if found else f"taught are: {known}"
-        raise RecollectError(f"no category called '{name}' was taught; {hint}")
+        hint = f"; it is spelled '{found.name}'" if found else self._alike(name) or f"; taught are: {known}"
+        raise RecollectError(f"no category called '{name}' {kind}{hint}")
 
     def _view(self, vectors: Floats) -> Floats:
         """Return vectors as the classifier sees them: of unit length for cosine."""
