@@ -6,12 +6,12 @@ W_base is the rows of the network's own last layer, less their mean; the mean fe
 every feature. Of each category's pictures some give τ and the second moments of the generator, some
 calibrate, with the first as examples, and the others are for the report in the model's header. The bias of
 taught categories is the one at which a given share of their lookalikes' pictures is lost
-(`benchmarks.lookalikes`), for one taught category and for 20 near each other. It falls with the tightness of
-the examples by a slope that costs ImageNet's own categories nothing: photographs from one place, which
-resemble each other more, need less of it. Pictures of taught categories are told from unknown ones by another
-offset, so that as many of them as of base pictures are called unknown. Whether the network itself
-was trained on these pictures is not known, so the report has the accuracy of its own last layer too.
-The extractor's weights stay out of the file: they come from the extra.
+(`benchmarks.lookalikes`), for one taught category and for 20 near each other. It falls with the tightness
+of the examples: photographs from one place, which resemble each other more, need less of it. Pictures of
+taught categories are told from unknown ones by another offset, so that as many of them as of base pictures
+are called unknown. Whether the network itself was trained on these pictures is not known, so the report has
+the accuracy of its own last layer too. The extractor's weights stay out of the file: they come from the
+extra.
 """
 
 import argparse

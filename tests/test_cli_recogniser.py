@@ -19,6 +19,7 @@ from PIL import Image
 from pictures import disk_room, pixels_of, tree, write_folder, write_picture
 from recollect import Recognizer
 from recollect.commands import pictures
+from recollect.model.spec import Calibration, Unknown
 from recollect.modelfile import save_model
 from recollect.recognition.recognizer import Prediction
 from recollect.store.sqlite import SqliteStore
@@ -166,18 +167,24 @@ def test_a_model_without_attention_leans_on_nothing(tmp_path, make_model, photos
 
 
 def test_teaching_says_what_a_category_closely_resembles(tmp_path, make_model, photos, answer, run):
-    for name, scale in (("sure", 200.0), ("unsure", 1.0)):
+    never, always = (
+        Unknown(threshold=threshold, steepness=1.0, offset=0.0, false_alarms=0.05)
+        for threshold in (-1e5, 1e5)
+    )
+    calibrations = {"judges": never, "doubts": always, "judges not": None}
+    for name, unknown in calibrations.items():
         model = make_model(generator="mean")
-        model.classifier.scale.data.fill_(scale)
-        save_model(tmp_path / f"{name}.safetensors", model)
-        run("teach", tmp_path / f"{name}.safetensors", "okapi", photos / "okapi")
-    code, said, err = run("teach", tmp_path / "sure.safetensors", "twin", photos / "okapi")
-    assert code == 0, err
-    assert "It resembles 'okapi' (>99 %): check pictures of both with `recollect check`" in said
-    near = answer("teach", tmp_path / "sure.safetensors", "twin", photos / "okapi")["taught"][0]["resembles"]
-    assert near == {"category": "okapi", "probability": pytest.approx(1, abs=0.01)}
-    told = answer("teach", tmp_path / "unsure.safetensors", "twin", photos / "okapi")
-    assert told["taught"][0]["resembles"] is None
+        model.classifier.scale.data.fill_(200.0)
+        path = tmp_path / f"{name}.safetensors"
+        save_model(path, model, calibration=Calibration(unknown=unknown))
+        run("teach", path, "okapi", photos / "okapi")
+        told = answer("teach", path, "twin", photos / "okapi")["taught"][0]["resembles"]
+        assert (told is None) == (name != "judges")
+    assert answer("forget", tmp_path / "judges.safetensors", "twin")
+    _, said, _ = run("teach", tmp_path / "judges.safetensors", "twin", photos / "okapi")
+    assert (
+        "Its pictures resemble 'okapi' (>99 %). Check both with `recollect check`; if 'okapi' loses" in said
+    )
 
 
 def test_forgetting_and_renaming(taught, answer, run):

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import joblib
@@ -161,6 +162,37 @@ def test_ridge_solves_base_and_taught_vectors_and_adds_its_bias():
         expected = seen(queries) @ (vectors / np.linalg.norm(vectors, axis=0))
         tau = classifier.weights_["classifier.scale"]
         np.testing.assert_allclose(found, tau * expected + added, rtol=1e-3, atol=1e-2)
+
+
+def test_threads_that_predict_change_nothing():
+    queries, _ = blobs(2, 3, seed=1, first=40)
+    classifier, alone = fit_one("ridge"), fit_one("ridge")
+    for first in (40, 42):
+        classifier.teach(*blobs(2, 3, first=first))
+        alone.teach(*blobs(2, 3, first=first))
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(classifier.decision_function, [queries] * 16))
+    assert np.array_equal(classifier.decision_function(queries), alone.decision_function(queries))
+
+
+def test_classes_without_examples_do_not_change_the_bias_of_others():
+    known, labels = blobs(BASE, 10)
+    known = known + np.random.default_rng(0).normal(size=known.shape)
+    taught = blobs(1, 3, first=40)
+    plain = RecollectClassifier("ridge", random_state=0).fit(known, labels).teach(*taught)
+    later = RecollectClassifier("ridge", random_state=0)
+    later.partial_fit(known, labels, classes=range(60)).teach(*taught)
+    column = later.classes_.tolist().index(40)
+    queries = blobs(2, 3, seed=1, first=40)[0]
+    assert np.array_equal(
+        later.decision_function(queries)[:, column], plain.decision_function(queries)[:, -1]
+    )
+
+
+def test_fitting_leaves_torchs_random_state_alone():
+    before = torch.random.get_rng_state()
+    fit_one("ridge")
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_classes_that_are_too_small_to_calibrate_are_solved_all_the_same():

@@ -165,8 +165,8 @@ def test_the_guide_shows_what_its_commands_printed():
     assert train_text(read("guide/train.json")).splitlines()[1] in guide
     assert "{accuracy:.1f} % of {pictures} photographs".format(**read("guide/check.json")) in guide
     told = (
-        "On {held_back} held-out examples of these, among all base categories: {before:.1f} % right before, "
-        "{after:.1f} % after."
+        "On {held_back} held-out examples of the promoted categories, among all: {before:.1f} % right "
+        "before, {after:.1f} % after."
     )
     assert told.format(**read("guide/refit.json")) in guide
 

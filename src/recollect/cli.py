@@ -185,11 +185,6 @@ def _give_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
-def _drop_output() -> None:
-    """Let Python's own flush at the end go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
 def _command(group: typer.Typer = app, name: str | None = None) -> Callable[[Command], Command]:
     """Return a decorator for commands, each of which also takes --json, --quiet and --version."""
 

@@ -42,7 +42,9 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     With `generator="ridge"` nothing is trained in steps: base vectors are solved by a ridge regression, and
     taught vectors by a second one over all taught examples, with the base examples as negatives. Taught
-    categories then compete with each other; base scores stay the same, bit for bit.
+    categories then compete with each other; base scores stay the same, bit for bit. If there are at least
+    four base categories with at least four examples each, the balance between base and taught scores and the
+    probabilities are calibrated on a quarter of the examples first.
 
     With the paper's generators every category is weighted equally, however many examples it has. Episodes
     need at least two categories with two examples each; without them `generator_` is "mean".
@@ -149,6 +151,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for place, label in enumerate(found.tolist()):
             self._add(label, terms[places == place])
         self.classes_ = np.concatenate([self.classes_, found[new]])
+        self._settle()
         return self
 
     def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
@@ -166,6 +169,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for label in later.tolist():
                 self._add(label, np.empty((0, self.n_features_in_), np.float32))
             self.classes_ = np.concatenate([self.classes_, later])
+            self._settle()
             return self
         if classes is not None:
             _check_listed(np.unique(np.asarray(y)), np.asarray(classes))
@@ -182,6 +186,7 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if place >= self.n_base_:
             self.classes_ = np.delete(self.classes_, place)
         self._vectors.drop(self._taught.pop(label).id)
+        self._settle()
         return self
 
     def decision_function(self, X: npt.ArrayLike) -> Floats:
@@ -278,13 +283,19 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         kept.total += terms.sum(axis=0, dtype=np.float64)
         self._vectors.put(kept.id, unit((kept.total / max(1, kept.examples)).astype(np.float32)))
 
+    def _settle(self) -> None:
+        """Solve at once what `ridge` solves, so that threads that predict only read."""
+        if isinstance(self._vectors, SolvedVectors):
+            self._vectors.solve()
+
     def _scores(self, X: npt.ArrayLike) -> Floats:
         check_is_fitted(self)
         seen = unit(validate_data(self, X, dtype=np.float32, reset=False) - self.mean_)
         scale = self.weights_["classifier.scale"]
         base, taught = scale * dots(seen, self._base), scale * self._vectors.products(seen)
         examples = np.array([kept.examples for kept in self._taught.values()], np.int64)
-        taught += self._calibration.biases(examples).astype(np.float32)
+        there = examples > 0
+        taught[:, there] += self._calibration.biases(examples[there]).astype(np.float32)
         own = []  # columns of classes that are not base ones
         places = {label: place for place, label in enumerate(self.classes_[: self.n_base_].tolist())}
         for column, (label, kept) in enumerate(self._taught.items()):

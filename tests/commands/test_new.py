@@ -157,6 +157,12 @@ def test_a_model_with_base_categories_keeps_their_scores_when_it_is_refit(run, t
     moved = [name for name in before if before[name].shape == after[name].shape]
     assert moved
     assert all(not torch.equal(before[name], after[name]) for name in moved), "the generator learned on"
+    if generator == "ridge":
+        shown = [one.feature for name in ("ecru", "fawn") for one in old.examples(name)]
+        z = torch.nn.functional.normalize(torch.from_numpy(np.stack(shown)))
+        rows, columns = torch.triu_indices(z.shape[1], z.shape[1])
+        expected = before["moments"] + (z.T @ z)[rows, columns]
+        torch.testing.assert_close(after["moments"], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_changes_of_base_categories_outlive_a_refit(run, taught, tmp_path):

@@ -48,6 +48,13 @@ def test_a_base_category_that_is_taught_answers_with_the_better_score(recognizer
         assert found == pytest.approx(dict(zip(BASE, expected, strict=True)), rel=1e-4)
 
 
+def test_a_renamed_base_category_does_not_resemble_itself(recognizer):
+    recognizer.teach("lion", pixels_of(3))
+    recognizer.rename("lion", "Löwe")
+    for name in ("lion", "Löwe"):
+        assert {other for other, _ in recognizer.resembles(name)} == {"zebra", "Straße"}
+
+
 def test_its_taught_score_has_the_bias_of_taught_categories(make_model):
     model = make_model()
     calibration = Calibration(bias=1000.0)

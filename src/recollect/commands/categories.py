@@ -9,6 +9,7 @@ from rich.text import Text
 
 from recollect.commands.opening import Target
 from recollect.commands.printing import counted
+from recollect.recognition.opening import default_store
 from recollect.store import tidy
 
 _SHOWN = 10  # base categories listed unless all are asked for
@@ -91,7 +92,9 @@ def rename_text(result: dict[str, Any]) -> str:
 def hide_text(result: dict[str, Any]) -> str:
     """Return what `hide` and `unhide` print."""
     if result["hidden"]:
-        undo = shlex.join(["recollect", "unhide", result["model"], result["category"]])
+        own = str(default_store(result["model"])) == result["store"]
+        words = ["recollect", "unhide", result["model"], result["category"]]
+        undo = shlex.join([*words, *([] if own else ["--store", result["store"]])])
         return f"'{result['category']}' is no longer an answer. To undo this: {undo}"
     return f"'{result['category']}' can be an answer again."
 

@@ -98,7 +98,8 @@ def _calibration(words: dict[str, Any]) -> str:
         else f"{bias:.2f}"
     )
     rise = f", {words['bias_rise']:+.2f} · ln(pictures)" if words["bias_rise"] else ""
-    return f"temperature {words['temperature']:.2f}, bias of taught categories {shown}{rise}{alarms}"
+    less = ", less for pictures that resemble each other" if words["bias_slope"] else ""
+    return f"temperature {words['temperature']:.2f}, bias of taught categories {shown}{rise}{less}{alarms}"
 
 
 def _origin(info: dict[str, Any]) -> dict[str, str]:

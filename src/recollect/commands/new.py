@@ -10,8 +10,7 @@ from recollect.model.spec import ModelSpec, is_own_code
 from recollect.modelfile import FILE_NAME, save_model, stamp
 from recollect.pretrained import PUBLISHED, licence_of
 
-# Without pictures τ cannot be fitted. On photographs of groceries the best one rises from 15 for five
-# categories of one example each to 45 for 81 of five.
+# Without pictures τ cannot be fitted; the best one rises with the number of categories and of examples.
 SCALE = 25.0
 
 

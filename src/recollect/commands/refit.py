@@ -1,9 +1,9 @@
 """`recollect refit`: taught categories with enough examples become base categories of a new model.
 
 A model without base categories is solved in closed form, as `recollect train` does on a frozen extractor, and
-centres features on their mean. A model with base categories keeps their vectors and τ: without their
-pictures, nothing could be learned that weighs the new ones against them. The new ones keep the vectors that
-the generator made; then the generator is trained further, on episodes in which the new ones act as novel.
+centres features on their mean. A model with base categories keeps their vectors and τ: their pictures are not
+there to weigh the new ones against. The new ones keep the vectors that the generator made, but lose the bias
+of taught categories; then the generator is trained further, on episodes in which the new ones act as novel.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,7 @@ from recollect.model.spec import Calibration, ModelSpec
 from recollect.modelfile import Header, load_model, read_header, stamp
 from recollect.recognition.bundle import save_bundle
 from recollect.recognition.results import Category, Example
+from recollect.recognition.ridge import SolvedVectors
 from recollect.recognition.scoring import joint_scores
 from recollect.store import BaseChange, NewExample, Owner, new_name, open_store
 from recollect.training.calibration import calibrate
@@ -95,7 +96,7 @@ def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
             old,
             rest,
             held.seen_by(old, old),
-            header.calibration.biases([len(some) for some in rest.features]),
+            header.calibration.biases([len(some) for some in rest.features], _tightness(old, rest)),
         ),
         "after": _after(trial, asked, len(old.spec.categories)),
     }
@@ -122,7 +123,7 @@ def refit_text(result: dict[str, Any]) -> str:
     lines = [
         f"{result['new']}: {len(result['base'])} taught categories are base categories now{stay}.",
         (
-            f"On {counted(result['held_back'], 'held-out example')} of these, among all base categories: "
+            f"On {counted(result['held_back'], 'held-out example')} of the promoted categories, among all: "
             f"{result['before']:.1f} % right before, {result['after']:.1f} % after."
         ),
     ]
@@ -204,6 +205,13 @@ def _reorder(model: Model, order: Tensor) -> None:
     model.classifier.weight.copy_(model.classifier.weight[order])
     if isinstance(model.generator, AttentionGenerator):
         model.generator.keys.copy_(model.generator.keys[order])
+
+
+def _tightness(old: Model, support: _Support) -> float | None:
+    vectors = SolvedVectors(old.width, lambda _, sums: sums)
+    for place, some in enumerate(support.features):
+        vectors.put(place, old.classifier.view(some).numpy())
+    return vectors.tightness()
 
 
 @torch.no_grad()

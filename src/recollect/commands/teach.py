@@ -34,13 +34,14 @@ def teach(
     `taught` has for each category its `id`, `name`, `origin` (base for a corrected one), the pictures `added`
     now, all its `examples`, and under `leans_on` the base categories that its vector draws on most
     (`category`, `share`), if the model's generator pays attention to any. `resembles` has the `category` that
-    most of the examples would be given to, were this one not known, with their mean `probability`; `None` if
-    there is no such category. `duplicates` has each added `picture` that was taught before, with the
-    `category` that it was taught to.
+    the examples resemble most, with their mean `probability` of it; `None` if that is at most a half, or if
+    the model cannot tell unknown pictures. `duplicates` has each added `picture` that was taught before, with
+    the `category` that it was taught to.
     """
     path = target.kept()
     given = by_category(folder) if folder else {new_name(str(name)): find(paths)}
-    attends = read_header(target.model).spec.generator == "attention"
+    header = read_header(target.model)
+    attends, judges = header.spec.generator == "attention", header.calibration.unknown is not None
     with target.make() as recognizer:
         if folder:  # whose sub-folders need not be spelled as the categories are, in `check` too
             known = {fold(one.name): one.name for one in recognizer.categories()}
@@ -54,7 +55,7 @@ def teach(
                 "added": len(pictures),
                 "examples": one.examples,
                 "leans_on": _leans_on(recognizer, one.name) if attends else [],
-                "resembles": _resembles(recognizer, one.name),
+                "resembles": _resembles(recognizer, one.name) if judges else None,
                 "duplicates": _duplicates(recognizer, one.name, pictures),
             }
             for one, pictures in zip(kept, given.values(), strict=True)
@@ -88,8 +89,8 @@ def teach_text(result: dict[str, Any], *, own_store: bool) -> str:
         near = one["resembles"]
         if near and one["origin"] == "novel" and one["examples"] == one["added"]:
             lines.append(
-                f"  It resembles '{near['category']}' ({percent(near['probability'])}): check pictures of "
-                "both with `recollect check`, and teach the other one too if it loses any."
+                f"  Its pictures resemble '{near['category']}' ({percent(near['probability'])}). Check both "
+                f"with `recollect check`; if '{near['category']}' loses pictures, teach it more."
             )
     places = (result["model"], DEFAULT if own_store else result["store"])
     model, store = (json.dumps(place, ensure_ascii=False) for place in places)

@@ -112,7 +112,7 @@ class Calibration(Value):
     """How scores become answers one can use; fitted on validation categories and pictures.
 
     Probabilities are softmax((scores + bias of taught ones) / temperature). The bias is one number, or one
-    for each of some numbers of taught categories; to it come `bias_rise` · ln(examples) of each category and
+    for each of some numbers of taught categories, plus `bias_rise` · ln(examples) of each category, plus
     `bias_slope` · (tightness − `tightness`). The tightness is the mean cosine between two examples of one
     taught category: pictures from one place resemble each other, and score high without a bias.
     The report has validation figures in percent, before and after. The default leaves scores as they are.

@@ -338,8 +338,8 @@ class Recognizer:
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return the base categories that a taught one leans on, with the attention that each gets.
 
-        The shares are means over the category's examples and add up to 1 over all base categories. For
-        generators other than "attention", it is the categories that it competes with: see `resembles`.
+        The shares are means over the category's examples and add up to 1 over all base categories. With
+        generators other than "attention", returns the categories it competes with, as `resembles` does.
         """
         if top < 1:
             raise ArgumentError(f"top={top}: ask for at least 1 category")
@@ -350,17 +350,26 @@ class Recognizer:
         return [(shown[k].name, float(shares[k])) for k in _best(shares, top)]
 
     def resembles(self, name: str, top: int = 5) -> list[tuple[str, float]]:
-        """Return what the examples of a taught category would be called if it were not known itself.
+        """Return which categories, base or taught, the examples of a taught one resemble most.
 
-        Each of the other categories, base and taught, has the mean of the examples' probabilities of it.
+        Each has the mean of the examples' probabilities, as `predict` gives them, if the category itself were
+        not an answer. What they keep for "unknown" is given to none.
         """
+        if top < 1:
+            raise ArgumentError(f"top={top}: ask for at least 1 category")
         calibration = self._backend.header.calibration
-        scores, categories = _joint(self._scores(self._features_of(name)), calibration.biases, "all")
-        others = [k for k, category in enumerate(categories) if category.name != tidy(name)]
+        with self._lock:
+            own = self._category(self._find(name)).id
+            found = self._scores(self._features_of(name))
+        scores, categories = _joint(found, calibration.biases, "all")
+        judged, _ = _joint(found, calibration.unknown_offsets, "all")
+        others = [k for k, category in enumerate(categories) if category.id != own]
         if not others:
             return []
-        shares = softmax(scores[:, others], calibration.temperature).mean(axis=0)
-        return [(categories[others[k]].name, float(shares[k])) for k in _best(shares, top)]
+        strange = self._strangeness(judged[:, others].max(axis=1), len(others), found.novel.shape[1])
+        shares = softmax(scores[:, others], calibration.temperature) * (1 - strange[:, None])
+        means = shares.mean(axis=0)
+        return [(categories[others[k]].name, float(means[k])) for k in _best(means, top)]
 
     def _features_of(self, name: str) -> Floats:
         return np.stack([example.feature for example in self.examples(name)])

@@ -83,7 +83,7 @@ class SolvedVectors:
 
     def products(self, features: Floats) -> Floats:
         """Return the dot products of features (n, d) with every vector, in the order of ids: (n, count)."""
-        self._solve_again()
+        self.solve()
         return dots(features, self._vectors)[:, self._rows]
 
     def tightness(self) -> float | None:
@@ -96,8 +96,8 @@ class SolvedVectors:
         ]
         return float(np.mean(sorted(pairs))) if pairs else None
 
-    def _solve_again(self) -> None:
-        """Solve the vectors, of unit length, if anything changed since they were last asked for."""
+    def solve(self) -> None:
+        """Solve the vectors, of unit length, if anything changed since they were last solved."""
         if self._solved:
             return
         self._add_changes()

@@ -1,8 +1,7 @@
 """Calibration: temperature, bias and threshold of a finished model, from validation features.
 
 The tasks resemble a user's: a few categories taught from 1 to 5 pictures each, with as many base queries as
-novel ones. Where no categories are reserved, base
-categories act as novel ones on held-out pictures.
+novel ones. Where no categories are reserved, base categories act as novel ones on held-out pictures.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -28,6 +28,7 @@ Ints = npt.NDArray[np.int64]
 _RECIPE = StageTwo(episodes=4)
 _BATCH = 128
 _HELD_BACK = 4  # one example in so many chooses τ and the calibration of a head that is solved
+_ENOUGH = 4  # categories, and examples of each, for a calibration
 _seeding = threading.Lock()  # torch's random state belongs to the whole process
 
 
@@ -78,7 +79,9 @@ def solve_head(features: Tensor, labels: Ints, seed: int) -> tuple[Head, Calibra
     """
     sizes = np.bincount(labels)
     names = tuple(str(label) for label in range(len(sizes)))
-    head = Head(Classifier(len(sizes), features.shape[1], "cosine"), RidgeGenerator(features.shape[1]))
+    with _seeding, torch.random.fork_rng(devices=[]):  # nothing of what is drawn is kept
+        classifier = Classifier(len(sizes), features.shape[1], "cosine")
+    head = Head(classifier, RidgeGenerator(features.shape[1]))
     everything = FeatureSet(features, torch.from_numpy(labels), names)
     held = np.zeros(len(labels), bool)
     rng = np.random.default_rng(seed)
@@ -92,7 +95,7 @@ def solve_head(features: Tensor, labels: Ints, seed: int) -> tuple[Head, Calibra
         )
         solve_base(head, learned)
         fit_scale(head, asked)
-        if len(sizes) >= _HELD_BACK and sizes.min() >= _HELD_BACK:
+        if len(sizes) >= _ENOUGH and sizes.min() >= _ENOUGH:
             calibration = calibrate(head, None, replace(asked, support=learned), seed=seed)
     solve_base(head, everything)
     return head, calibration

@@ -105,7 +105,8 @@ def train(
     Methods that the paper's model is compared with pass their own `learn`, and a `check` that refuses what
     they cannot learn from before anything is written.
 
-    Raises `Stopped` when the run was asked to stop; once stage 1 has begun, `out` then holds a usable model.
+    Raises `Stopped` when the run was asked to stop; once stage 1 has begun, `out` then holds a usable model
+    (in closed form there is no stage 1, and none).
     """
     folder = RunFolder(out)
     if resume:
