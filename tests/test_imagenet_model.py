@@ -117,7 +117,7 @@ def test_it_is_taught_at_once_and_saved_whole(ready, tmp_path, monkeypatch):
     assert ready.predict(noise[3], unknown=False)[0].category == "noise"
     competitors = [share for _, share in ready.explain("noise", 1000)]
     assert competitors == sorted(competitors, reverse=True)
-    assert sum(competitors) == pytest.approx(1, abs=1e-4)
+    assert 0 < sum(competitors) <= 1 + 1e-4  # some of it may be left for unknown
     ready.save(tmp_path / "mine.safetensors")
     monkeypatch.setattr(pretrained.importlib.util, "find_spec", lambda _: None)
     again = Recognizer.load(tmp_path / "mine.safetensors")  # without the extra
