@@ -10,11 +10,14 @@ if TYPE_CHECKING:
         DataError,
         EstimatorError,
         ExtraError,
+        MissingError,
         ModelError,
+        NameTakenError,
         PictureError,
         RecollectError,
         StorageError,
         StoreError,
+        StoreFailure,
     )
     from recollect.estimator import RecollectClassifier
     from recollect.recognition.recognizer import Recognizer
@@ -29,7 +32,9 @@ __all__ = [
     "EstimatorError",
     "Example",
     "ExtraError",
+    "MissingError",
     "ModelError",
+    "NameTakenError",
     "PictureError",
     "Prediction",
     "Recognizer",
@@ -38,6 +43,7 @@ __all__ = [
     "Scores",
     "StorageError",
     "StoreError",
+    "StoreFailure",
     "__version__",
 ]
 _MODULES = {

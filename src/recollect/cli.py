@@ -562,6 +562,74 @@ def features(
     _print(result, features.features_text)
 
 
+def _hidden_token(token: str | None) -> str | None:
+    """Take the token from the environment; one on the command line moves there, out of the sight of `ps`."""
+    from recollect.commands.serve import hide_token
+    from recollect.serve.settings import TOKEN_VARIABLE
+
+    if token is not None:
+        hide_token(sys.orig_argv, os.environ)
+    return os.environ.pop(TOKEN_VARIABLE, None)
+
+
+@_command()
+def serve(
+    model: Path | None = _argument(
+        "MODEL", "A model file, a run folder, or imagenet, which is the default.", None
+    ),
+    host: str = _option("ADDRESS", "Where to listen; 0.0.0.0 is every address.", default="127.0.0.1"),
+    port: int = _option("N", "Where to listen.", min=0, max=65535, default=8000),
+    workers: int = _option("N", "Worker processes; each loads the model.", min=1, max=64, default=1),
+    token: str | None = _option(
+        "TOKEN",
+        "What clients must know to change anything. Better set the environment variable RECOLLECT_TOKEN: "
+        "this option stays in your shell's history.",
+        callback=_hidden_token,
+    ),
+    hosts: list[str] | None = _option(
+        "NAME", "A name under which clients know this machine.", "--allow-host"
+    ),
+    tls_cert: Path | None = _option("FILE", "Certificate for HTTPS, in PEM."),
+    tls_key: Path | None = _option("FILE", "Private key of the certificate, in PEM."),
+    max_body: int = _option("MIB", "Largest request.", min=1, default=32),
+    max_memory: int = _option("MIB", "Largest sum of all requests at a time.", min=1, default=256),
+    max_megapixels: int = _option("N", "Largest picture.", min=1, default=50),
+    max_pictures: int = _option("N", "Most pictures in a request.", min=1, default=64),
+    max_categories: int = _option("N", "Most taught categories.", min=0, default=10_000),
+    max_examples: int = _option("N", "Most examples of a category.", min=1, default=1000),
+    max_connections: int = _option("N", "Most connections to a worker.", min=1, default=1000),
+    queue: int = _option(
+        "N", "Most pictures that a worker holds; beyond them it answers 503.", min=1, default=256
+    ),
+    batch: int = _option("N", "Most pictures in a pass of the extractor.", min=1, default=32),
+    batch_wait: float = _option(
+        "MS", "How long a pass waits for pictures that are being decoded.", min=0, max=1000, default=5.0
+    ),
+    patience: float = _option(
+        "SECONDS", "How long a client may take to send a request.", min=0.1, max=3600, default=20.0
+    ),
+    store: Store = None,
+    extractor: Extractor = None,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Teach and recognise over HTTP."""
+    from recollect.commands.serve import serve
+    from recollect.serve.settings import Limits, Settings
+
+    limits = Limits(
+        body_mb=max_body, memory_mb=max_memory, megapixels=max_megapixels, pictures=max_pictures,
+        categories=max_categories, examples=max_examples, connections=max_connections, queue=queue,
+        batch=batch, batch_wait_ms=batch_wait, patience=patience,
+    )  # fmt: skip
+    settings = Settings(
+        model=model or Path("imagenet"), store=store, extractor=extractor, device=device, threads=threads,
+        host=host, port=port, workers=workers, token=token, hosts=tuple(hosts or ()), tls_cert=tls_cert,
+        tls_key=tls_key, limits=limits,
+    )  # fmt: skip
+    serve(settings, any_model=model is None)
+
+
 @_command(store_app, "copy")
 def store_copy(
     source: str = _argument("FROM", "A store such as zoo.taught.sqlite, or a model, for its own store."),

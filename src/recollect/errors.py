@@ -68,6 +68,18 @@ class StoreError(RecollectError):
     """A store that cannot be used, or a category that is not in it."""
 
 
+class MissingError(StoreError):
+    """A category or an example that is not, or no longer, there."""
+
+
+class NameTakenError(StoreError):
+    """A name that another category has already."""
+
+
+class StoreFailure(StoreError):  # noqa: N818
+    """A store that cannot be read or written: damaged, locked, read-only, or on a full disk."""
+
+
 class ArgumentError(RecollectError, ValueError):
     """A wrong argument; also a `ValueError`."""
 

@@ -66,7 +66,7 @@ MOST_PIXELS = 89_000_000
 MOST_SIDE = 1_000_000
 # Each scan of a JPEG goes through the whole picture again; a usual progressive one has 10.
 MOST_SCANS = 1000
-MOST_SCANNED = 20 * MOST_PIXELS  # pixels of all scans
+SCANNED = 20  # how often as many pixels as are allowed may be gone through
 MOST_JPEG = 256 << 20  # bytes: the file is looked through in memory
 _MARKER = re.compile(rb"\xff([^\x00\x01\xff\xd0-\xd7])")  # those with a length after them, and the end
 
@@ -88,14 +88,19 @@ def has_picture_suffix(name: str) -> bool:
     return suffix in PICTURE_SUFFIXES or (suffix in HEIC_SUFFIXES and reads_heic())
 
 
-def open_picture(picture: Picture, name: str | None = None, short_side: int | None = None) -> Image.Image:
+def open_picture(
+    picture: Picture,
+    name: str | None = None,
+    short_side: int | None = None,
+    most_pixels: int = MOST_PIXELS,
+) -> Image.Image:
     """Return the picture as an upright RGB image, fully decoded; transparent parts become white.
 
     ``name`` is what errors call the picture; by default its path. Of an animation the first frame
     counts, of a PIL image the current one. The image handed over is not changed, and an open file is read
     from its start. A tensor whose first dimension is 1, 3 or 4 is (channels, height, width), as torchvision
     has it; any other is (height, width, channels), or (height, width). A JPEG much larger than
-    ``short_side`` needs may come back smaller.
+    ``short_side`` needs may come back smaller. A file of more than ``most_pixels`` is refused undecoded.
     """
     name = name or own_name(picture) or "the picture"
     if isinstance(picture, np.ndarray):
@@ -105,13 +110,13 @@ def open_picture(picture: Picture, name: str | None = None, short_side: int | No
         with _clear_errors(name):
             return _upright_rgb(picture, name)
     if isinstance(picture, bytes):
-        return _decode(io.BytesIO(picture), name, short_side)
+        return _decode(io.BytesIO(picture), name, short_side, most_pixels)
     if isinstance(picture, str | os.PathLike):
-        return _read_file(picture, name, short_side)
+        return _read_file(picture, name, short_side, most_pixels)
     if _is_tensor(picture):
         return _from_array(_tensor_pixels(picture, name), name)
     if isinstance(picture, Readable):
-        return _decode(io.BytesIO(_content(picture, name)), name, short_side)
+        return _decode(io.BytesIO(_content(picture, name)), name, short_side, most_pixels)
     raise PictureError(
         f"{name}: expected a path, the bytes of a file, an open binary file, a PIL image, a numpy array or a "
         f"tensor, got {type(picture).__name__}"
@@ -134,14 +139,19 @@ def fit(image: Image.Image, size: int, short_side: int | None = None) -> npt.NDA
 
 
 def read_pixels(
-    picture: Picture, size: int, short_side: int | None = None, name: str | None = None
+    picture: Picture,
+    size: int,
+    short_side: int | None = None,
+    name: str | None = None,
+    most_pixels: int = MOST_PIXELS,
 ) -> npt.NDArray[np.uint8]:
     """Open a picture and fit it: (size, size, 3).
 
     >>> read_pixels(np.zeros((40, 60, 3), np.uint8), size=32).shape
     (32, 32, 3)
     """
-    return fit(open_picture(picture, name, _checked_short_side(size, short_side)), size, short_side)
+    needed = _checked_short_side(size, short_side)
+    return fit(open_picture(picture, name, needed, most_pixels), size, short_side)
 
 
 def read_batch(
@@ -216,7 +226,9 @@ def _content(file: Readable, name: str) -> bytes:
     return content
 
 
-def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) -> Image.Image:
+def _read_file(
+    path: str | os.PathLike[str], name: str, short_side: int | None, most_pixels: int
+) -> Image.Image:
     try:
         status = Path(path).stat()
         if stat.S_ISDIR(status.st_mode):
@@ -224,7 +236,7 @@ def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) 
         if not stat.S_ISREG(status.st_mode):  # a pipe or a device might block or never end
             raise PictureError(f"{name}: this is not a regular file. Copy the picture into one")
         with Path(path).open("rb") as stream:
-            return _decode(stream, name, short_side)
+            return _decode(stream, name, short_side, most_pixels)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PictureError(f"{name}: there is no such file. Check the path") from error
     except (OSError, ValueError) as error:
@@ -233,7 +245,7 @@ def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) 
         ) from error
 
 
-def _decode(stream: BinaryIO, name: str, short_side: int | None) -> Image.Image:
+def _decode(stream: BinaryIO, name: str, short_side: int | None, most_pixels: int) -> Image.Image:
     start = stream.read(16)
     if not start:
         raise PictureError(f"{name}: the file is empty. Save or download it again")
@@ -241,9 +253,9 @@ def _decode(stream: BinaryIO, name: str, short_side: int | None) -> Image.Image:
     if heic and not reads_heic():
         raise PictureError(f"{name}: this is HEIC. {HEIC_REMEDY}, or convert it to JPEG")
     with _clear_errors(name), Image.open(stream, formats=("HEIF",) if heic else FORMATS) as image:
-        _check_size(image.size, name)
+        _check_size(image.size, name, most_pixels)
         if start.startswith(b"\xff\xd8"):
-            _check_scans(stream, image.width * image.height, name)
+            _check_scans(stream, image.width * image.height, name, most_pixels)
         if short_side is not None:
             # A JPEG decodes at 1/2, 1/4 or 1/8 of its size several times faster. Twice what is
             # needed leaves the last step to the better filter; other formats ignore this.
@@ -260,13 +272,13 @@ def reads_heic() -> bool:
     return True
 
 
-def _check_scans(stream: BinaryIO, pixels: int, name: str) -> None:
+def _check_scans(stream: BinaryIO, pixels: int, name: str, most_pixels: int) -> None:
     """Refuse a JPEG whose scans would take minutes to decode."""
     stream.seek(0)
     content = stream.read(MOST_JPEG + 1)
     if len(content) > MOST_JPEG:
         raise PictureError(f"{name}: the file has more than {MOST_JPEG >> 20} MiB. Save it as another JPEG")
-    most = min(MOST_SCANS, MOST_SCANNED // pixels)
+    most = min(MOST_SCANS, SCANNED * most_pixels // pixels)
     if content.count(b"\xff\xda") <= most:
         return
     # A thumbnail inside the file, or a video behind the picture, has such bytes too: count exactly.
@@ -300,17 +312,17 @@ def _clear_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-def _check_size(size: tuple[int, int], name: str) -> None:
+def _check_size(size: tuple[int, int], name: str, most_pixels: int = MOST_PIXELS) -> None:
     width, height = size
     if width < 1 or height < 1:
         raise PictureError(f"{name}: {width} × {height} pixels. Give one that has pixels")
-    if width * height > MOST_PIXELS or max(size) > MOST_SIDE:
-        raise PictureError(f"{name}: {width} × {height} pixels; {_too_large()}")
+    if width * height > most_pixels or max(size) > MOST_SIDE:
+        raise PictureError(f"{name}: {width} × {height} pixels; {_too_large(most_pixels)}")
 
 
-def _too_large() -> str:
+def _too_large(most_pixels: int = MOST_PIXELS) -> str:
     return (
-        f"the picture is too large (at most {MOST_PIXELS // 1_000_000} megapixels "
+        f"the picture is too large (at most {most_pixels // 1_000_000} megapixels "
         f"and {MOST_SIDE} pixels a side). Scale it down first"
     )
 

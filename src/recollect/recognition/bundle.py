@@ -1,5 +1,9 @@
-"""Taught categories as part of a model file: names and ids in its header, features among its tensors."""
+"""Taught categories as part of a model file: names and ids in its header, features among its tensors.
 
+A backup is such a file without the model.
+"""
+
+import json
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -7,13 +11,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from recollect.backends import Backend
-from recollect.errors import ModelError, StoreError
+from recollect.errors import ArgumentError, ModelError, StoreError
 from recollect.modelfile import TAUGHT, Header, KeptBaseChange, KeptCategory, KeptExample, write_model
 from recollect.store import BaseChange, Content, Example, Taught, fold, new_name
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
+_BACKUP = "recollect-backup"  # the key of a backup's header
+_KEPT = {"taught", "last_ids", "base_changes"}
 
 
 def pack(content: Content) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
@@ -48,7 +56,33 @@ def save_bundle(path: str | Path, backend: Backend, content: Content) -> None:
     write_model(path, backend.header.model_copy(update=fields), {**backend.weights(), **tensors})
 
 
-def unpack(path: Path, header: Header, tensors: Tensors, width: int) -> Content:
+def backup_of(backend: Backend, content: Content) -> bytes:
+    """Return what a model was taught as the bytes of a safetensors file."""
+    fields, tensors = pack(content)
+    header = Header(spec=backend.header.spec, **fields)
+    words = header.model_dump(mode="json", include=_KEPT)
+    return save(tensors, metadata={_BACKUP: json.dumps({"model": backend.fingerprint, **words})})
+
+
+def read_backup(backend: Backend, backup: bytes) -> Content:
+    """Return the content of a backup; refuse one that is damaged, or of another model."""
+    try:
+        tensors = {name.removeprefix(TAUGHT): values for name, values in load(backup).items()}
+        length = int.from_bytes(backup[:8], "little")
+        words = json.loads(json.loads(backup[8 : 8 + length])["__metadata__"][_BACKUP])
+        kept = {name: words[name] for name in _KEPT}
+        header = Header.model_validate({"spec": backend.header.spec, **kept})
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ArgumentError("this is not a backup of taught categories, or it is damaged") from error
+    if words.get("model") != backend.fingerprint:
+        raise ArgumentError("this backup belongs to another model: restore it there, or teach again")
+    try:
+        return unpack("the backup", header, tensors, backend.base_vectors.shape[1])
+    except ModelError as error:
+        raise ArgumentError(str(error)) from error
+
+
+def unpack(path: Path | str, header: Header, tensors: Tensors, width: int) -> Content:
     """Return the content that `pack` turned into header fields and tensors; refuse what does not fit."""
     kept = [one for category in header.taught for one in category.examples]
     wrong = _wrong_fields(header, kept) or (kept and _wrong_tensors(tensors, kept, width))

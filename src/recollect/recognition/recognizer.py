@@ -14,10 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from recollect.backends import Backend
-from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError, StoreError
+from recollect.errors import (
+    ArgumentError,
+    MissingError,
+    ModelError,
+    NameTakenError,
+    PictureError,
+    RecollectError,
+    StoreError,
+)
 from recollect.images import Picture, are_many, own_name, read_pixels, thumbnail
 from recollect.modelfile import read_taught
-from recollect.recognition.bundle import save_bundle, unpack
+from recollect.recognition.bundle import backup_of, read_backup, save_bundle, unpack
 from recollect.recognition.opening import store_file
 from recollect.recognition.results import Category, Duplicate, Example, Floats, Prediction, Scores
 from recollect.recognition.ridge import SolvedVectors
@@ -143,6 +151,16 @@ class Recognizer:
         state = "closed" if self._opened is None else kept
         return f"<Recognizer: {self._spec.extractor}, {len(self._spec.categories)} base categories, {state}>"
 
+    @property
+    def fingerprint(self) -> str:
+        """Return what tells this model from any other: taught categories belong to one model."""
+        return self._owner.fingerprint
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers a feature has."""
+        return self._owner.width
+
     def save(self, path: str | Path) -> None:
         """Write the model and its taught categories to one file, which `load` restores."""
         with self._lock:
@@ -152,6 +170,30 @@ class Recognizer:
             if content and not self._later:
                 with suppress(StoreError):  # what may only be read need not know what was saved
                     self._store.know(content)
+
+    def backup(self) -> bytes:
+        """Return everything that was taught, for `restore`: the bytes of a safetensors file."""
+        with self._lock:
+            self._refresh()
+            return backup_of(self._backend, self._store.content())
+
+    def in_backup(self, backup: bytes) -> dict[str, int]:
+        """Return how many examples of each category a backup of this model holds."""
+        content = read_backup(self._backend, backup)
+        return {taught.name: len(examples) for taught, examples in content.categories}
+
+    def restore(self, backup: bytes) -> dict[str, int]:
+        """Take over what a backup of the same model holds and this recogniser does not, all of it or nothing.
+
+        Returns how many examples came to each category. What was taught since the backup stays.
+        """
+        content = read_backup(self._backend, backup)
+        with self._lock:
+            self._refresh()
+            taken = self._change(lambda store: store.fill(content, once=False))
+            self._seen = object()
+            self._refresh()
+        return taken
 
     def categories(self) -> list[Category]:
         """Return all categories: base ones first, also hidden ones, then taught ones in order of teaching."""
@@ -183,6 +225,26 @@ class Recognizer:
         for name, some in pairs:
             name = self._teachable(name)  # noqa: PLW2901
             new.setdefault(name, []).extend(self._new_examples(some, thumbnails=thumbnails))
+        return self._keep(new)
+
+    def teach_features(
+        self, features: Mapping[str, Floats], thumbnails: Mapping[str, Sequence[bytes]] | None = None
+    ) -> list[Category]:
+        """Teach several categories from features (n, d) that `features` returned: all of them or none.
+
+        `thumbnails` may have a small JPEG for each of them.
+        """
+        new: dict[str, list[NewExample]] = {}
+        for name, some in features.items():
+            self._check_width(some)
+            names = [f"example {number} of '{name}'" for number in range(1, len(some) + 1)]
+            terms = _finite("generator", self._backend.generate(some), names)
+            small = thumbnails[name] if thumbnails else [None] * len(some)
+            kept = [NewExample(*values) for values in zip(some, terms, small, strict=True)]
+            new.setdefault(self._teachable(name), []).extend(kept)
+        return self._keep(new)
+
+    def _keep(self, new: Mapping[str, Sequence[NewExample]]) -> list[Category]:
         with self._lock:
             taught = self._change(lambda store: store.add_all(new))
             self._learn(taught)
@@ -233,7 +295,7 @@ class Recognizer:
             self._base_name(old)  # refuses another spelling
             place, own = self._base_place(old), self._base_place(new)
             if own is not None and own != place:
-                raise RecollectError(f"'{tidy(new)}' is a base category already: choose another name")
+                raise NameTakenError(f"'{tidy(new)}' is a base category already: choose another name")
             if place is not None:
                 same = tidy(new) == self._spec.categories[place]
                 self._change_base(
@@ -285,16 +347,21 @@ class Recognizer:
         "unknown" in this way, even without a calibration. With `unknown=False`, or `among` base or novel
         categories only, every picture is assumed to show one of them.
         """
-        if top < 1:
-            raise ArgumentError(f"top={top}: ask for at least 1 answer")
-        if among not in {"all", "base", "novel"}:
-            raise ArgumentError(f"among '{among}': choose among 'all', 'base' or 'novel' categories")
+        _check_answers(top, among)
         answers = [
             answer
             for features, *_ in self._batches(pictures)
             for answer in self._answers(features, top, among, unknown=unknown)
         ]
         return answers if _is_many(pictures) else answers[0]
+
+    def predict_features(
+        self, features: Floats, top: int = 5, among: Among = "all", *, unknown: bool = True
+    ) -> list[list[Prediction]]:
+        """Return the answers that `predict` gives for the pictures that these features (n, d) are of."""
+        _check_answers(top, among)
+        self._check_width(features)
+        return list(self._answers(features, top, among, unknown=unknown))
 
     def _answers(
         self, features: Floats, top: int, among: Among, *, unknown: bool
@@ -370,6 +437,13 @@ class Recognizer:
         shares = softmax(scores[:, others], calibration.temperature) * (1 - strange[:, None])
         means = shares.mean(axis=0)
         return [(categories[others[k]].name, float(means[k])) for k in _best(means, top)]
+
+    def _check_width(self, features: Floats) -> None:
+        if features.dtype != np.float32 or features.shape[1:] != (self._owner.width,):
+            raise ArgumentError(
+                f"expected features of float32 and shape (n, {self._owner.width}), got {features.dtype} of "
+                f"shape {features.shape}"
+            )
 
     def _features_of(self, name: str) -> Floats:
         return np.stack([example.feature for example in self.examples(name)])
@@ -530,7 +604,7 @@ class Recognizer:
             if own is None and self._store.find(tidy(name)):
                 raise RecollectError(f"only base categories can be hidden: forget '{tidy(name)}' instead")
             if own is None:
-                raise RecollectError(f"no base category is called '{tidy(name)}'{self._alike(name)}")
+                raise MissingError(f"no base category is called '{tidy(name)}'{self._alike(name)}")
             place = self._base_places[fold(own)]
             self._change_base(place, replace(self._changes_of(place), hidden=hidden))
 
@@ -563,7 +637,7 @@ class Recognizer:
             ", ".join(self._category(taught).name for taught in list(self._taught.values())[:20]) or "none"
         )
         hint = f"; it is spelled '{found.name}'" if found else self._alike(name) or f"; taught are: {known}"
-        raise RecollectError(f"no category called '{name}' {kind}{hint}")
+        raise MissingError(f"no category called '{name}' {kind}{hint}")
 
     def _view(self, vectors: Floats) -> Floats:
         """Return vectors as the classifier sees them: of unit length for cosine."""
@@ -625,6 +699,13 @@ def _joint(
 def _is_many(pictures: Picture | Pictures) -> bool:
     """Tell many pictures from one; an open file, which is an iterator too, is one."""
     return are_many(pictures) or (isinstance(pictures, Iterator) and not hasattr(pictures, "read"))  # type: ignore[arg-type]
+
+
+def _check_answers(top: int, among: str) -> None:
+    if top < 1:
+        raise ArgumentError(f"top={top}: ask for at least 1 answer")
+    if among not in {"all", "base", "novel"}:
+        raise ArgumentError(f"among '{among}': choose among 'all', 'base' or 'novel' categories")
 
 
 def _name(picture: Picture, number: int, total: int | None) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from recollect.errors import JOINERS, StoreError, one_line
+from recollect.errors import JOINERS, MissingError, NameTakenError, StoreError, one_line
 
 Floats = npt.NDArray[np.float32]
 LONGEST_NAME = 200
@@ -107,7 +107,7 @@ class Store(Protocol):
     def change_base(self, name: str, change: BaseChange) -> None: ...
     def same(self, feature: Floats) -> list[tuple[int, int]]: ...
     def content(self) -> Content: ...
-    def fill(self, content: Content) -> dict[str, int]: ...
+    def fill(self, content: Content, *, once: bool = True) -> dict[str, int]: ...
     def know(self, content: Content) -> None: ...
     def close(self) -> None: ...
 
@@ -210,13 +210,13 @@ def missing_from(content: Content, kept: Content) -> dict[str, list[Example]]:
     return {name: examples for name, examples in found.items() if examples}
 
 
-def taken(name: str, other: str) -> StoreError:
+def taken(name: str, other: str) -> NameTakenError:
     """Return the error for a name that is taught already, perhaps under another spelling."""
     if name == other:
-        return StoreError(f"'{name}' is taught already: choose another name, or forget it first")
-    return StoreError(f"'{name}' is taught already as '{other}': use that spelling, or rename it")
+        return NameTakenError(f"'{name}' is taught already: choose another name, or forget it first")
+    return NameTakenError(f"'{name}' is taught already as '{other}': use that spelling, or rename it")
 
 
-def missing(what: str) -> StoreError:
+def missing(what: str) -> MissingError:
     """Return the error for something that is not, or no longer, in the store."""
-    return StoreError(f"{what} is not in the store: another process may have removed it")
+    return MissingError(f"{what} is not in the store: another process may have removed it")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from recollect.errors import StoreError
+from recollect.errors import StoreError, StoreFailure
 from recollect.store import (
     LAST_ID,
     SAME,
@@ -289,16 +289,16 @@ class SqliteStore:
         with self._transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (content.digest(),))
 
-    def fill(self, content: Content) -> dict[str, int]:
+    def fill(self, content: Content, *, once: bool = True) -> dict[str, int]:
         """Take over what another store held; return how many examples came to each category.
 
         A store that never held anything takes all of it, ids included. Another one takes the examples that it
-        does not have, once: what was taken over and forgotten since does not come back.
+        does not have. With `once`, what was taken over and forgotten since does not come back.
         """
-        if not content or self._knows(content):
+        if not content or (once and self._knows(content)):
             return {}
         with self._transaction() as connection:
-            if self._knows(content):  # another process was faster
+            if once and self._knows(content):  # another process was faster
                 return {}
             kept = self.content()
             if kept:
@@ -545,7 +545,7 @@ class SqliteStore:
         if kept and kept != _seal(connection):  # earlier versions had none: 0
             raise self._damaged("what it lists does not match its checksum")
 
-    def _explained(self, error: sqlite3.Error) -> StoreError:
+    def _explained(self, error: sqlite3.Error) -> StoreFailure:
         name = getattr(error, "sqlite_errorname", "")
         reasons = {
             "SQLITE_FULL": "no room on the disk: free some space; what was taught before is intact",
@@ -557,7 +557,7 @@ class SqliteStore:
             "SQLITE_CANTOPEN": "it cannot be opened: check the path and the permissions",
         }
         reason = next((text for start, text in reasons.items() if name.startswith(start)), str(error))
-        return StoreError(f"the store {self.path}: {reason}")
+        return StoreFailure(f"the store {self.path}: {reason}")
 
     def _example(self, row: Sequence[Any]) -> Example:
         category, feature, term, thumbnail, id_, added, length, term_checksum, checksum = row
@@ -618,14 +618,14 @@ class SqliteStore:
                 return values.astype(np.float32, copy=False)
         raise self._damaged(f"an example is not {self.owner.width} finite numbers")
 
-    def _replaced(self) -> StoreError:
-        return StoreError(
+    def _replaced(self) -> StoreFailure:
+        return StoreFailure(
             f"the store {self.path} was deleted or replaced while it was open: bring it back, or load the "
             "recogniser again"
         )
 
-    def _damaged(self, how: str) -> StoreError:
-        return StoreError(
+    def _damaged(self, how: str) -> StoreFailure:
+        return StoreFailure(
             f"the store {self.path} is damaged: {how}; bring back a copy, or choose another --store"
         )
 

@@ -1,0 +1,98 @@
+"""Errors as clients see them: `application/problem+json` (RFC 9457), without a path of the server."""
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from recollect.errors import (
+    ArgumentError,
+    MissingError,
+    ModelError,
+    NameTakenError,
+    PictureError,
+    RecollectError,
+    StoreError,
+    StoreFailure,
+    one_line,
+)
+
+MEDIA_TYPE = "application/problem+json"
+_LONGEST = 1000  # characters of a message, in which a client's own name may stand
+_STATUS = {
+    MissingError: HTTPStatus.NOT_FOUND,
+    NameTakenError: HTTPStatus.CONFLICT,
+    StoreError: HTTPStatus.UNPROCESSABLE_ENTITY,  # a name that no category can have
+    PictureError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ArgumentError: HTTPStatus.UNPROCESSABLE_ENTITY,
+}
+_log = logging.getLogger(__name__)
+
+
+class Problem(Exception):  # noqa: N818
+    """A request that is refused, with the status and what to do about it."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, dict(headers or {})
+
+    def content(self) -> bytes:
+        """Return the body of the answer."""
+        detail = one_line(self.detail)[:_LONGEST]
+        words = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": detail.encode("utf-8", "backslashreplace").decode(),
+        }
+        return json.dumps(words).encode()
+
+    def response(self) -> Response:
+        """Return the answer."""
+        return Response(self.content(), self.status, self.headers, MEDIA_TYPE)
+
+
+def busy(what: str, seconds: int = 1) -> Problem:
+    """Return the answer for work that there is no room for now."""
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{what}: try again", {"Retry-After": str(seconds)})
+
+
+def problem_of(error: RecollectError) -> Problem:
+    """Return how a client sees one of our errors."""
+    if isinstance(error, StoreFailure):  # its message names a file of the server
+        _log.error("%s", error)
+        return busy("what is taught cannot be read or kept at the moment; the server's log says why", 30)
+    if isinstance(error, ModelError):
+        _log.error("%s", error)
+        return busy("the model gives no answer; the server's log says why", 30)
+    for kind, status in _STATUS.items():
+        if isinstance(error, kind):
+            return Problem(status, str(error))
+    return Problem(HTTPStatus.CONFLICT, str(error))
+
+
+async def of_ours(_: Request, error: Exception) -> Response:
+    """Answer a request that is refused."""
+    return (error if isinstance(error, Problem) else problem_of(error)).response()  # type: ignore[arg-type]
+
+
+async def of_validation(_: Request, error: Exception) -> Response:
+    """Answer a request whose parameters do not fit the description."""
+    first = error.errors()[0] if isinstance(error, RequestValidationError) else {}
+    place = ".".join(str(part) for part in first.get("loc", ()))
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{place}: {first.get('msg', error)}").response()
+
+
+async def of_http(_: Request, error: Exception) -> Response:
+    """Answer a request for something that is not there, or with another method."""
+    if not isinstance(error, HTTPException):
+        raise error
+    detail = "there is nothing here: /v1/openapi.json lists every call"
+    if error.status_code != HTTPStatus.NOT_FOUND:
+        detail = error.detail
+    return Problem(error.status_code, detail, error.headers).response()

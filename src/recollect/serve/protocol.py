@@ -1,0 +1,117 @@
+"""Connections: clients that are too slow, send too long a head or are too many are cut off.
+
+Uvicorn waits for ever for the rest of a request. Here a client has `patience` seconds for it, and more for a
+large one as long as it arrives at a modest rate; and as long to take its answer.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from recollect.serve import metrics
+from recollect.serve.problems import MEDIA_TYPE, Problem, busy
+from recollect.serve.settings import Limits
+
+RATE = 16 << 10  # bytes a second that a large request or answer must get through
+LONGEST_HEAD = 32 << 10  # bytes of request line and headers
+
+
+class PatientProtocol(HttpToolsProtocol):
+    """HTTP/1.1 over one connection."""
+
+    limits = Limits()  # of this process, set before it listens
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start to wait for the first request."""
+        super().connection_made(transport)
+        self._timer: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._in_head = True
+        if len(self.connections) > self.limits.connections:
+            metrics.refused.labels("connections").inc()
+            self._refuse(busy("there are too many connections"))
+            return
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._received()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, in time and not too many of a request's head."""
+        if self.transport.is_closing():
+            return
+        if self._timer is None and not self.pipeline and (not self.cycle or self.cycle.response_complete):
+            self._expect()  # the next request on this connection
+        self._bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._bytes > LONGEST_HEAD and not self.transport.is_closing():
+            self._refuse(Problem(431, f"a request line and headers have at most {LONGEST_HEAD} bytes"))
+
+    def on_headers_complete(self) -> None:
+        """Start to answer."""
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Stop waiting: the request is here."""
+        self._received()
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, in our own form."""
+        self._refuse(Problem(400, msg))
+
+    def pause_writing(self) -> None:
+        """Wait for a client that does not take its answer."""
+        super().pause_writing()
+        left = self.transport.get_write_buffer_size() / RATE
+        self._stalled = self.loop.call_later(self.limits.patience + left, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on answering."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        super().resume_writing()
+
+    def _expect(self) -> None:
+        """Start to wait for a request."""
+        self._bytes = 0
+        self._in_head = True
+        self._began = self.loop.time()
+        self._timer = self.loop.call_later(self.limits.patience, self._check)
+
+    def _received(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        """Give up on a request that comes too slowly."""
+        deadline = self._began + self.limits.patience + self._bytes / RATE
+        left = deadline - self.loop.time()
+        if left > 0:
+            self._timer = self.loop.call_later(left, self._check)
+            return
+        self._timer = None
+        metrics.refused.labels("slow").inc()
+        self._refuse(Problem(408, "the request did not arrive in time"))
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer without the application, where nothing was answered yet, and close."""
+        self._received()
+        if not self.transport.is_closing() and not (self.cycle and self.cycle.response_started):
+            content = problem.content()
+            head: dict[str, Any] = {
+                "content-type": MEDIA_TYPE,
+                "content-length": len(content),
+                "connection": "close",
+                **problem.headers,
+            }
+            lines = [f"HTTP/1.1 {problem.status} ", *(f"{name}: {value}" for name, value in head.items())]
+            self.transport.write("\r\n".join([*lines, "", ""]).encode() + content)
+        self.transport.close()

@@ -1,0 +1,93 @@
+"""Listen, in this process or in several."""
+
+import logging
+import os
+import resource
+import signal
+import socket
+import ssl
+import tempfile
+from contextlib import ExitStack, suppress
+from functools import partial
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
+
+from recollect.errors import ConfigError, brief
+from recollect.serve.logs import CONFIG
+from recollect.serve.settings import Settings
+
+_log = logging.getLogger(__name__)
+_KEEP_ALIVE = 15  # seconds that an idle connection is kept
+_METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or Ctrl-C; what was accepted by then is answered."""
+    several = settings.workers > 1
+    with ExitStack() as stack:
+        sock = stack.enter_context(_listening(settings))
+        if several:  # before the figures are made
+            os.environ[_METRICS_FOLDER] = stack.enter_context(tempfile.TemporaryDirectory())
+        from recollect.serve.app import create_app, create_worker
+        from recollect.serve.protocol import PatientProtocol
+
+        config = uvicorn.Config(
+            partial(create_worker if several else create_app, settings),
+            factory=True,
+            workers=settings.workers,
+            http=PatientProtocol,
+            ws="none",
+            lifespan="on",
+            log_config=CONFIG,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+        )
+        scheme = "https" if settings.tls_cert else "http"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        _log.info("%s is served at %s://%s:%d", settings.model, scheme, host, sock.getsockname()[1])
+        # Uvicorn ends with the signal that it was sent; by then everything is answered, which is success.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        if not several:
+            uvicorn.Server(config).run(sockets=[sock])
+            return
+        supervisor = Multiprocess(config, sockets=[sock])
+        supervisor.run()
+        if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+            raise ConfigError("the workers could not start: the log says why")
+
+
+def _listening(settings: Settings) -> socket.socket:
+    """Return a socket at the address, after a look at the certificate."""
+    try:
+        if settings.tls_cert is not None:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                settings.tls_cert, settings.tls_key
+            )
+    except OSError as error:  # of which errors of the certificate are a kind
+        raise ConfigError(
+            f"cannot use {settings.tls_cert} with {settings.tls_key}: {brief(error)}"
+        ) from error
+    sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((settings.host, settings.port))
+    except (OSError, UnicodeError) as error:
+        sock.close()
+        raise ConfigError(
+            f"cannot listen on {settings.host}, port {settings.port}: {brief(error)}; choose another --port "
+            "or --host"
+        ) from error
+    return sock
+
+
+def _allow_many_files() -> None:
+    """Allow as many open files, and so connections, as the system lets us."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
