@@ -36,9 +36,11 @@ ALLOWED = {
     "backends": {"errors", "system", "model", "modelfile"},
     "recognition": RECOGNITION - {"recognition"},
     "estimator": {"errors", "model", "training", "recognition"},
-    "commands": TRAINING | RECOGNITION | {"methods", "reproduce"},
-    "__init__": {"errors", "recognition", "estimator"},
-    "cli": TRAINING | RECOGNITION | {"methods", "reproduce", "commands", "__init__"},
+    "client": {"errors", "images", "recognition"},
+    "serve": RECOGNITION,
+    "commands": TRAINING | RECOGNITION | {"methods", "reproduce", "client", "serve"},
+    "__init__": {"errors", "recognition", "estimator", "client"},
+    "cli": TRAINING | RECOGNITION | {"methods", "reproduce", "commands", "serve", "__init__"},
 }
 
 
@@ -139,11 +141,19 @@ def test_what_people_hold_knows_models_by_their_words_and_backend_only(module):
     assert all(name.startswith("recollect.model.spec.") for name in in_model)
 
 
+def test_the_client_needs_no_recogniser_but_its_results():
+    names = {name for name in imported(parsed("client.py"), "client.py") if part_of(name) == "recognition"}
+    assert names
+    assert all(name.startswith("recollect.recognition.results.") for name in names)
+
+
 # What a person's program or shell loads before it asks for any computing.
 LIGHT = (
     "import recollect",
     "import recollect.recognition.recognizer",
     "import recollect.cli",
+    "import recollect.client",
+    "import recollect.serve.settings",
     "import recollect.images",
     "import recollect.data.imageset",
     "import recollect.estimator",

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recollect.client import Client
     from recollect.errors import (
         ArgumentError,
         ConfigError,
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
         NameTakenError,
         PictureError,
         RecollectError,
+        ServiceError,
         StorageError,
         StoreError,
         StoreFailure,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentError",
     "Category",
+    "Client",
     "ConfigError",
     "DataError",
     "Duplicate",
@@ -41,12 +44,14 @@ __all__ = [
     "RecollectClassifier",
     "RecollectError",
     "Scores",
+    "ServiceError",
     "StorageError",
     "StoreError",
     "StoreFailure",
     "__version__",
 ]
 _MODULES = {
+    "Client": "client",
     "Recognizer": "recognition.recognizer",
     "RecollectClassifier": "estimator",
     **dict.fromkeys(("Category", "Duplicate", "Example", "Prediction", "Scores"), "recognition.results"),

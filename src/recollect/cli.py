@@ -79,7 +79,13 @@ class _PlainHelp:
         return option
 
 
-class _Command(_PlainHelp, TyperCommand): ...
+class _Command(_PlainHelp, TyperCommand):
+    """Leaves out MODEL where --server is given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        words = args[: args.index("--")] if "--" in args else args
+        asked = any(word == "--server" or word.startswith("--server=") for word in words)
+        return super().parse_args(ctx, ["-", *args] if asked else args)
 
 
 class _Group(_PlainHelp, TyperGroup): ...
@@ -110,6 +116,14 @@ Base = Annotated[str, _argument("NAME", "A base category.")]
 Taught = Annotated[str, _argument("NAME", "A taught category.")]
 Store = Annotated[
     str | None, _shared("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
+]
+Server = Annotated[
+    str | None,
+    _shared(
+        "URL",
+        "Ask the service at this address instead of a model, and leave out MODEL. The environment variable "
+        "RECOLLECT_TOKEN has its token.",
+    ),
 ]
 Extractor = Annotated[
     str | None, _shared("MODULE", f"{_OWN_CODE}, for a model whose extractor is your own code.")
@@ -221,11 +235,16 @@ def recollect(_version: Version = False) -> None:
 
 
 def _target(
-    model: Path, store: str | None, extractor: str | None, device: str = "auto", threads: int | None = None
+    model: Path,
+    store: str | None,
+    extractor: str | None,
+    device: str = "auto",
+    threads: int | None = None,
+    server: str | None = None,
 ) -> "Target":
     from recollect.commands.opening import Target
 
-    return Target(model, store, extractor, device, threads)
+    return Target(model, store, extractor, device, threads, server)
 
 
 @_command()
@@ -422,6 +441,7 @@ def teach(
     ),
     thumbnails: bool = _flag("--thumbnails", "Keep a small copy of each picture.", False),
     store: Store = None,
+    server: Server = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -431,17 +451,19 @@ def teach(
         raise RecollectError("give NAME and at least one PICTURE, or --from FOLDER alone")
     from recollect.commands import teach
 
-    target = _target(model, store, extractor, device, threads)
+    target = _target(model, store, extractor, device, threads, server)
     result = teach.teach(target, name, pictures or [], folder, thumbnails=thumbnails)
     _print(result, partial(teach.teach_text, own_store=store is None))
 
 
 @_command()
-def forget(model: Model, name: Taught, store: Store = None, extractor: Extractor = None) -> None:
+def forget(
+    model: Model, name: Taught, store: Store = None, server: Server = None, extractor: Extractor = None
+) -> None:
     """Remove a taught category, or the pictures that were added to a base category."""
     from recollect.commands import categories as command
 
-    _print(command.forget(_target(model, store, extractor), name), command.forget_text)
+    _print(command.forget(_target(model, store, extractor, server=server), name), command.forget_text)
 
 
 @_command()
@@ -450,28 +472,35 @@ def rename(
     old: str = _argument("OLD", "A category."),
     new: str = _argument("NEW", "Its new name."),
     store: Store = None,
+    server: Server = None,
     extractor: Extractor = None,
 ) -> None:
     """Rename a category. The model itself keeps the names of its base categories."""
     from recollect.commands import categories as command
 
-    _print(command.rename(_target(model, store, extractor), old, new), command.rename_text)
+    _print(command.rename(_target(model, store, extractor, server=server), old, new), command.rename_text)
 
 
 @_command()
-def hide(model: Model, name: Base, store: Store = None, extractor: Extractor = None) -> None:
+def hide(
+    model: Model, name: Base, store: Store = None, server: Server = None, extractor: Extractor = None
+) -> None:
     """Never give a base category as an answer; unhide undoes it."""
     from recollect.commands import categories as command
 
-    _print(command.hide(_target(model, store, extractor), name), command.hide_text)
+    _print(command.hide(_target(model, store, extractor, server=server), name), command.hide_text)
 
 
 @_command()
-def unhide(model: Model, name: Base, store: Store = None, extractor: Extractor = None) -> None:
+def unhide(
+    model: Model, name: Base, store: Store = None, server: Server = None, extractor: Extractor = None
+) -> None:
     """Let a hidden base category be an answer again."""
     from recollect.commands import categories as command
 
-    _print(command.hide(_target(model, store, extractor), name, hidden=False), command.hide_text)
+    _print(
+        command.hide(_target(model, store, extractor, server=server), name, hidden=False), command.hide_text
+    )
 
 
 @_command()
@@ -479,12 +508,13 @@ def categories(
     model: Model,
     everything: bool = _flag("--all", "Show every base category.", False),
     store: Store = None,
+    server: Server = None,
     extractor: Extractor = None,
 ) -> None:
     """List what a model knows: taught categories, then base ones."""
     from recollect.commands import categories as command
 
-    report = command.categories(_target(model, store, extractor))
+    report = command.categories(_target(model, store, extractor, server=server))
     _print(report, partial(command.categories_table, everything=everything))
 
 
@@ -494,6 +524,7 @@ def explain(
     name: Taught,
     top: int = _option("N", "How many categories to show.", min=1, default=5),
     store: Store = None,
+    server: Server = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -501,7 +532,7 @@ def explain(
     """Show which categories a taught one competes with, or is built from."""
     from recollect.commands import explain
 
-    report = explain.explain(_target(model, store, extractor, device, threads), name, top)
+    report = explain.explain(_target(model, store, extractor, device, threads, server), name, top)
     _print(report, explain.explain_table)
 
 
@@ -521,6 +552,7 @@ def predict(
     skip_bad: SkipBad = False,
     no_unknown: bool = _flag("--no-unknown", "Always name a known category.", False),
     store: Store = None,
+    server: Server = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -528,7 +560,7 @@ def predict(
     """Name what pictures show."""
     from recollect.commands import predict
 
-    target = _target(model, store, extractor, device, threads)
+    target = _target(model, store, extractor, device, threads, server)
     report, shown = predict.predict(
         target, pictures, top, among, unknown=not no_unknown, recursive=recursive, skip_bad=skip_bad
     )
@@ -550,6 +582,7 @@ def features(
     ),
     recursive: Recursive = False,
     skip_bad: SkipBad = False,
+    server: Server = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -557,7 +590,7 @@ def features(
     """Write the features of pictures to a file, for your own use."""
     from recollect.commands import features
 
-    target = _target(model, "memory:", extractor, device, threads)
+    target = _target(model, None if server else "memory:", extractor, device, threads, server)
     result = features.features(target, pictures, out, recursive=recursive, skip_bad=skip_bad)
     _print(result, features.features_text)
 
@@ -594,7 +627,7 @@ def serve(
     max_body: int = _option("MIB", "Largest request.", min=1, default=32),
     max_memory: int = _option("MIB", "Largest sum of all requests at a time.", min=1, default=256),
     max_megapixels: int = _option("N", "Largest picture.", min=1, default=50),
-    max_pictures: int = _option("N", "Most pictures in a request.", min=1, default=64),
+    max_pictures: int = _option("N", "Most pictures in a request.", min=1, default=128),
     max_categories: int = _option("N", "Most taught categories.", min=0, default=10_000),
     max_examples: int = _option("N", "Most examples of a category.", min=1, default=1000),
     max_connections: int = _option("N", "Most connections to a worker.", min=1, default=1000),

@@ -80,6 +80,10 @@ class StoreFailure(StoreError):  # noqa: N818
     """A store that cannot be read or written: damaged, locked, read-only, or on a full disk."""
 
 
+class ServiceError(RecollectError):
+    """A service that does not answer, or refuses the request."""
+
+
 class ArgumentError(RecollectError, ValueError):
     """A wrong argument; also a `ValueError`."""
 

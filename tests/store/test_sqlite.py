@@ -686,7 +686,7 @@ def test_a_store_that_only_others_may_write_is_read_anew_when_they_did(shared):
 def test_a_new_store_where_nothing_may_be_written_is_refused(shared):
     shared.chmod(0o555)
     told = as_nobody(lambda: read_and_teach(shared / "taught.sqlite"))
-    assert told.startswith("StoreError(")
+    assert told.startswith("StoreFailure(")
     assert str(shared) in told
     assert list(shared.iterdir()) == []
 

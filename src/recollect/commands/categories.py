@@ -22,7 +22,7 @@ def categories(target: Target) -> dict[str, Any]:
     known.sort(key=lambda one: (one.origin != "novel", not one.hidden and one.examples is None))
     rows = [asdict(one) for one in known]
     taught = sum(one.origin == "novel" for one in known)
-    return {"model": str(target.model), "base": len(known) - taught, "taught": taught, "categories": rows}
+    return {"model": target.name, "base": len(known) - taught, "taught": taught, "categories": rows}
 
 
 def categories_table(report: dict[str, Any], *, everything: bool = False) -> Table:
@@ -92,13 +92,19 @@ def rename_text(result: dict[str, Any]) -> str:
 def hide_text(result: dict[str, Any]) -> str:
     """Return what `hide` and `unhide` print."""
     if result["hidden"]:
-        own = str(default_store(result["model"])) == result["store"]
-        words = ["recollect", "unhide", result["model"], result["category"]]
-        undo = shlex.join([*words, *([] if own else ["--store", result["store"]])])
+        undo = shlex.join(["recollect", "unhide", *_where(result)])
         return f"'{result['category']}' is no longer an answer. To undo this: {undo}"
     return f"'{result['category']}' can be an answer again."
 
 
+def _where(result: dict[str, Any]) -> list[str]:
+    """Return the words of a command that finds the category of a result again."""
+    model, store, name = result["model"], result["store"], result["category"]
+    if model == store:
+        return ["--server", model, name]
+    return [model, name, *([] if str(default_store(model)) == store else ["--store", store])]
+
+
 def _kept(target: Target) -> dict[str, Any]:
     """Return the model, and where changes to what it was taught are kept."""
-    return {"model": str(target.model), "store": str(target.kept())}
+    return {"model": target.name, "store": str(target.kept())}

@@ -61,7 +61,7 @@ def check(
     bad: list[dict[str, str]] = []
     with ExitStack() as stack:
         targets = [target] if against is None else [target, replace(target, store=against)]
-        opened = [stack.enter_context(one.open()) for one in targets]
+        opened = [stack.enter_context(one.load()) for one in targets]
         answers = [_Answers.of(recognizer, header.spec.categories) for recognizer in opened]
         untaught = Counter(item.category for item in items if fold(item.category) not in answers[0].spelled)
         can_refuse = header.calibration.unknown is not None

@@ -7,7 +7,6 @@ from rich.text import Text
 
 from recollect.commands.opening import Target
 from recollect.commands.printing import percent
-from recollect.modelfile import read_header
 from recollect.store import tidy
 
 
@@ -19,9 +18,9 @@ def explain(target: Target, name: str, top: int = 5) -> dict[str, Any]:
     """
     with target.open() as recognizer:
         found = recognizer.explain(name, top)
-    key = "leans_on" if read_header(target.model).spec.generator == "attention" else "competes_with"
+    key = "leans_on" if target.described().attends else "competes_with"
     rows = [{"category": category, "share": share} for category, share in found]
-    return {"model": str(target.model), "category": tidy(name), key: rows}
+    return {"model": target.name, "category": tidy(name), key: rows}
 
 
 def explain_table(report: dict[str, Any]) -> Table:

@@ -10,7 +10,6 @@ import numpy as np
 from recollect.commands import pictures
 from recollect.commands.opening import Target
 from recollect.commands.printing import counted
-from recollect.modelfile import read_header
 from recollect.system.disk import replacing_file
 
 
@@ -23,7 +22,7 @@ def features(
     for each picture, its path first. `left_out`, where there are any, has each bad `picture` with a `reason`.
     """
     found = pictures.find(paths, recursive=recursive)
-    prepare = read_header(target.model).spec.preprocessing
+    prepare = target.described()
     names: list[str] = []
     rows = []
     bad: list[dict[str, str]] = []
@@ -41,7 +40,7 @@ def features(
                 writer = csv.writer(text)
                 writer.writerow(["picture", *(f"feature_{number}" for number in range(computed.shape[1]))])
                 writer.writerows([name, *row.tolist()] for name, row in zip(names, computed, strict=True))
-    report = {"model": str(target.model), "out": str(out), "pictures": len(names), "width": computed.shape[1]}
+    report = {"model": target.name, "out": str(out), "pictures": len(names), "width": computed.shape[1]}
     return {**report, **({"left_out": bad} if bad else {})}
 
 

@@ -1,24 +1,49 @@
 """What most commands work on: a model, the store of what it was taught, and how to compute."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from recollect.errors import StoreError
+from recollect.errors import ConfigError, StoreError
+from recollect.modelfile import read_header
 from recollect.recognition.opening import DEFAULT, store_file
 from recollect.recognition.recognizer import Recognizer
+
+if TYPE_CHECKING:
+    from recollect.client import Client
+
+
+class Described(NamedTuple):
+    """What commands ask of a model before they open it."""
+
+    size: int
+    short_side: int | None
+    attends: bool  # its generator pays attention to base categories
+    says_unknown: bool
 
 
 @dataclass(frozen=True)
 class Target:
-    """A model with its store; without `store`, the model's own."""
+    """A model with its store; without `store`, the model's own. Or a service."""
 
     model: Path
     store: str | None = None
     extractor: str | None = None
     device: str = "auto"
     threads: int | None = None
+    server: str | None = None
 
-    def open(self) -> Recognizer:
+    @property
+    def name(self) -> str:
+        """Return what reports call it."""
+        return self.server or str(self.model)
+
+    def open(self) -> "Recognizer | Client":
+        """Load the recogniser; a store that was named must exist. Or connect to the service."""
+        return self._client() if self.server else self.load()
+
+    def load(self) -> Recognizer:
         """Load the recogniser; a store that was named must exist."""
         path = store_file(self.model, self.store) if self.store is not None else None
         try:
@@ -28,18 +53,48 @@ class Target:
                 )
         except OSError as error:
             raise StoreError(f"cannot look at {path}: {error.strerror or error}") from error
-        return self.make()
+        return self._made()
 
-    def make(self) -> Recognizer:
-        """Load the recogniser; its store is made when something is first taught."""
+    def make(self) -> "Recognizer | Client":
+        """Load the recogniser, whose store is made when needed. Or connect to the service."""
+        return self._client() if self.server else self._made()
+
+    def _made(self) -> Recognizer:
         from recollect.system import machine
 
         machine.prepare(self.threads)
         store = self.store or DEFAULT
         return Recognizer.load(self.model, store, device=self.device, extractor=self.extractor)
 
-    def kept(self) -> Path:
-        """Return the file in which changes are kept."""
+    def _client(self) -> "Client":
+        from recollect.client import Client
+
+        if self.store or self.extractor:
+            raise ConfigError(
+                "--server has a store and an extractor of its own: leave out the options for them"
+            )
+        return Client(self.server or "", os.environ.get("RECOLLECT_TOKEN"))
+
+    def described(self) -> Described:
+        """Return what the model is, without loading it."""
+        if self.server:
+            with self._client() as client:
+                model = client.model
+            size, short_side = model.input["size"], model.input["short_side"]
+            return Described(size or 1, short_side, model.generator == "attention", model.says_unknown)
+        header = read_header(self.model)
+        prepare = header.spec.preprocessing
+        return Described(
+            prepare.size,
+            prepare.short_side,
+            header.spec.generator == "attention",
+            header.calibration.unknown is not None,
+        )
+
+    def kept(self) -> Path | str:
+        """Return the file in which changes are kept, or the service that keeps them."""
+        if self.server:
+            return self.server
         path = store_file(self.model, self.store or DEFAULT)
         if path is None:
             raise StoreError("--store memory: would be gone when the command ends: name a file")

@@ -5,7 +5,7 @@ import os.path
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,11 +14,24 @@ from recollect.data.arrays import Pixels
 from recollect.data.folder import find_pictures
 from recollect.data.imageset import Item, Undecoded, decoded
 from recollect.errors import PictureError
-from recollect.model.spec import Preprocessing
 
 log = logging.getLogger(__name__)
 BATCH = 256  # pictures decoded at a time
 Named: TypeAlias = Path | Item
+
+
+class Shaped(Protocol):
+    """What says how large a model's pictures are."""
+
+    @property
+    def size(self) -> int:
+        """Return the height and width."""
+
+    @property
+    def short_side(self) -> int | None:
+        """Return the short side before the centre is cut out."""
+
+
 N = TypeVar("N", bound=Named)
 
 
@@ -37,7 +50,7 @@ def name_of(picture: Named) -> str:
 
 
 def read(
-    pictures: Sequence[N], prepare: Preprocessing, title: str, *, skip_bad: bool, bad: list[dict[str, str]]
+    pictures: Sequence[N], prepare: Shaped, title: str, *, skip_bad: bool, bad: list[dict[str, str]]
 ) -> Iterator[tuple[list[N], Pixels]]:
     """Yield a few pictures at a time with their pixels (n, size, size, 3).
 

@@ -13,7 +13,6 @@ from rich.text import Text
 from recollect.commands import pictures
 from recollect.commands.opening import Target
 from recollect.commands.printing import PathText, common_folder, percent
-from recollect.modelfile import read_header
 from recollect.recognition.recognizer import Among
 from recollect.system.disk import replacing_file
 from recollect.system.progress import say
@@ -40,7 +39,7 @@ def predict(
     `left_out`, where there are any, has each bad `picture` with the `reason`.
     """
     found = pictures.find(paths, recursive=recursive)
-    prepare = read_header(target.model).spec.preprocessing
+    prepare = target.described()
     predictions: list[dict[str, Any]] = []
     answered: list[pictures.Named] = []
     bad: list[dict[str, str]] = []
@@ -56,7 +55,7 @@ def predict(
                 }
                 for picture, given in zip(some, answers, strict=True)
             ]
-    report = {"model": str(target.model), "predictions": predictions, **({"left_out": bad} if bad else {})}
+    report = {"model": target.name, "predictions": predictions, **({"left_out": bad} if bad else {})}
     return report, answered
 
 

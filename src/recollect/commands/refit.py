@@ -72,7 +72,7 @@ def refit(target: Target, out: Path, *, seed: int = 0) -> dict[str, Any]:
     model trained without them, while the model that is written is trained on all.
     """
     path = unused(out)
-    with target.open() as recognizer:
+    with target.load() as recognizer:
         known = recognizer.categories()
         taught = [one.name for one in known if one.origin == "novel"]
         examples = {one.name: recognizer.examples(one.name) for one in known if one.examples}

@@ -3,18 +3,20 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recollect.commands.opening import Target
 from recollect.commands.pictures import Named, find, name_of
 from recollect.commands.printing import counted, keep_end, percent
 from recollect.data.folder import find_items
 from recollect.errors import RecollectError
-from recollect.modelfile import read_header
 from recollect.recognition.opening import DEFAULT
 from recollect.recognition.recognizer import Recognizer
 from recollect.store import fold, new_name
 from recollect.system.progress import track
+
+if TYPE_CHECKING:
+    from recollect.client import Client
 
 _CLOSE = 0.5  # mean probability above which a category closely resembles another
 _LEANS_ON = 3  # base categories named for each taught one
@@ -40,8 +42,7 @@ def teach(
     """
     path = target.kept()
     given = by_category(folder) if folder else {new_name(str(name)): find(paths)}
-    header = read_header(target.model)
-    attends, judges = header.spec.generator == "attention", header.calibration.unknown is not None
+    model = target.described()
     with target.make() as recognizer:
         if folder:  # whose sub-folders need not be spelled as the categories are, in `check` too
             known = {fold(one.name): one.name for one in recognizer.categories()}
@@ -54,13 +55,13 @@ def teach(
                 "origin": one.origin,
                 "added": len(pictures),
                 "examples": one.examples,
-                "leans_on": _leans_on(recognizer, one.name) if attends else [],
-                "resembles": _resembles(recognizer, one.name) if judges else None,
+                "leans_on": _leans_on(recognizer, one.name) if model.attends else [],
+                "resembles": _resembles(recognizer, one.name) if model.says_unknown else None,
                 "duplicates": _duplicates(recognizer, one.name, pictures),
             }
             for one, pictures in zip(kept, given.values(), strict=True)
         ]
-    return {"model": str(target.model), "store": str(path), "taught": taught}
+    return {"model": target.name, "store": str(path), "taught": taught}
 
 
 def by_category(folder: Path) -> dict[str, list[Named]]:
@@ -92,6 +93,8 @@ def teach_text(result: dict[str, Any], *, own_store: bool) -> str:
                 f"  Its pictures resemble '{near['category']}' ({percent(near['probability'])}). Check both "
                 f"with `recollect check`; if '{near['category']}' loses pictures, teach it more."
             )
+    if result["model"] == result["store"]:
+        return "\n".join([*lines, f"Kept by {result['store']}"])
     places = (result["model"], DEFAULT if own_store else result["store"])
     model, store = (json.dumps(place, ensure_ascii=False) for place in places)
     return "\n".join(
@@ -99,7 +102,7 @@ def teach_text(result: dict[str, Any], *, own_store: bool) -> str:
     )
 
 
-def _duplicates(recognizer: Recognizer, name: str, added: Sequence[Named]) -> list[dict[str, str]]:
+def _duplicates(recognizer: "Recognizer | Client", name: str, added: Sequence[Named]) -> list[dict[str, str]]:
     try:
         ids = [example.id for example in recognizer.examples(name)][-len(added) :]
         twins = recognizer.duplicates(name)
@@ -110,7 +113,7 @@ def _duplicates(recognizer: Recognizer, name: str, added: Sequence[Named]) -> li
     return [{"picture": name, "category": category} for name, category in found]
 
 
-def _resembles(recognizer: Recognizer, name: str) -> dict[str, Any] | None:
+def _resembles(recognizer: "Recognizer | Client", name: str) -> dict[str, Any] | None:
     try:
         nearest = recognizer.resembles(name, 1)
     except RecollectError:  # another process has renamed or forgotten it
@@ -119,7 +122,7 @@ def _resembles(recognizer: Recognizer, name: str) -> dict[str, Any] | None:
     return close[0] if close else None
 
 
-def _leans_on(recognizer: Recognizer, name: str) -> list[dict[str, Any]]:
+def _leans_on(recognizer: "Recognizer | Client", name: str) -> list[dict[str, Any]]:
     try:
         leaning = recognizer.explain(name, _LEANS_ON)
     except RecollectError:  # another process has renamed or forgotten it

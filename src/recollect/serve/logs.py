@@ -3,6 +3,7 @@
 import json
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 REQUESTS = "recollect.serve.requests"  # the logger whose messages are lines of JSON already
 
@@ -30,7 +31,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(words)
 
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"json": {"()": JsonLines}},

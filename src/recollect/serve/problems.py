@@ -31,15 +31,19 @@ _STATUS = {
     PictureError: HTTPStatus.UNPROCESSABLE_ENTITY,
     ArgumentError: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
+_LATER = 5  # seconds until the disk may have room again
 _log = logging.getLogger(__name__)
 
 
 class Problem(Exception):  # noqa: N818
     """A request that is refused, with the status and what to do about it."""
 
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, detail: str, headers: Mapping[str, str] | None = None, error: str | None = None
+    ) -> None:
         super().__init__(detail)
         self.status, self.detail, self.headers = status, detail, dict(headers or {})
+        self.error = error  # the name of our own error
 
     def content(self) -> bytes:
         """Return the body of the answer."""
@@ -49,6 +53,7 @@ class Problem(Exception):  # noqa: N818
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": detail.encode("utf-8", "backslashreplace").decode(),
+            **({"error": self.error} if self.error else {}),
         }
         return json.dumps(words).encode()
 
@@ -66,14 +71,14 @@ def problem_of(error: RecollectError) -> Problem:
     """Return how a client sees one of our errors."""
     if isinstance(error, StoreFailure):  # its message names a file of the server
         _log.error("%s", error)
-        return busy("what is taught cannot be read or kept at the moment; the server's log says why", 30)
+        return busy("what is taught cannot be read or kept at the moment; the server's log says why", _LATER)
     if isinstance(error, ModelError):
         _log.error("%s", error)
-        return busy("the model gives no answer; the server's log says why", 30)
+        return busy("the model gives no answer; the server's log says why", _LATER)
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
-            return Problem(status, str(error))
-    return Problem(HTTPStatus.CONFLICT, str(error))
+            return Problem(status, str(error), error=type(error).__name__)
+    return Problem(HTTPStatus.CONFLICT, str(error), error=type(error).__name__)
 
 
 async def of_ours(_: Request, error: Exception) -> Response:

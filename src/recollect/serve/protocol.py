@@ -44,12 +44,18 @@ class PatientProtocol(HttpToolsProtocol):
         """Take bytes, in time and not too many of a request's head."""
         if self.transport.is_closing():
             return
-        if self._timer is None and not self.pipeline and (not self.cycle or self.cycle.response_complete):
-            self._expect()  # the next request on this connection
+        if self._timer is None and not self._answering():
+            self._expect()  # even if these are but blank lines between two requests
         self._bytes += len(data)
         super().data_received(data)
         if self._in_head and self._bytes > LONGEST_HEAD and not self.transport.is_closing():
             self._refuse(Problem(431, f"a request line and headers have at most {LONGEST_HEAD} bytes"))
+
+    def on_message_begin(self) -> None:
+        """Start to wait for the rest of a request that came right behind another."""
+        if self._timer is None:
+            self._expect()
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Start to answer."""
@@ -59,6 +65,7 @@ class PatientProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Stop waiting: the request is here."""
         self._received()
+        self._in_head, self._bytes = True, 0  # of the next one
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -81,7 +88,6 @@ class PatientProtocol(HttpToolsProtocol):
     def _expect(self) -> None:
         """Start to wait for a request."""
         self._bytes = 0
-        self._in_head = True
         self._began = self.loop.time()
         self._timer = self.loop.call_later(self.limits.patience, self._check)
 
@@ -93,7 +99,7 @@ class PatientProtocol(HttpToolsProtocol):
     def _check(self) -> None:
         """Give up on a request that comes too slowly."""
         deadline = self._began + self.limits.patience + self._bytes / RATE
-        left = deadline - self.loop.time()
+        left = self.limits.patience if self._answering() else deadline - self.loop.time()
         if left > 0:
             self._timer = self.loop.call_later(left, self._check)
             return
@@ -101,10 +107,17 @@ class PatientProtocol(HttpToolsProtocol):
         metrics.refused.labels("slow").inc()
         self._refuse(Problem(408, "the request did not arrive in time"))
 
+    def _answering(self) -> bool:
+        """Say whether an earlier request than the one that is awaited is being answered."""
+        if not self._in_head:
+            return bool(self.pipeline)
+        return self.cycle is not None and not self.cycle.response_complete
+
     def _refuse(self, problem: Problem) -> None:
-        """Answer without the application, where nothing was answered yet, and close."""
+        """Answer without the application, if no other answer is on its way, and close."""
         self._received()
-        if not self.transport.is_closing() and not (self.cycle and self.cycle.response_started):
+        begun = not self._in_head and self.cycle.response_started
+        if not (begun or self._answering() or self.transport.is_closing()):
             content = problem.content()
             head: dict[str, Any] = {
                 "content-type": MEDIA_TYPE,

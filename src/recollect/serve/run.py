@@ -9,6 +9,7 @@ import ssl
 import tempfile
 from contextlib import ExitStack, suppress
 from functools import partial
+from typing import Any
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -30,23 +31,7 @@ def serve(settings: Settings) -> None:
         sock = stack.enter_context(_listening(settings))
         if several:  # before the figures are made
             os.environ[_METRICS_FOLDER] = stack.enter_context(tempfile.TemporaryDirectory())
-        from recollect.serve.app import create_app, create_worker
-        from recollect.serve.protocol import PatientProtocol
-
-        config = uvicorn.Config(
-            partial(create_worker if several else create_app, settings),
-            factory=True,
-            workers=settings.workers,
-            http=PatientProtocol,
-            ws="none",
-            lifespan="on",
-            log_config=CONFIG,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
-        )
+        config = configured(settings)
         scheme = "https" if settings.tls_cert else "http"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         _log.info("%s is served at %s://%s:%d", settings.model, scheme, host, sock.getsockname()[1])
@@ -60,6 +45,27 @@ def serve(settings: Settings) -> None:
         supervisor.run()
         if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
             raise ConfigError("the workers could not start: the log says why")
+
+
+def configured(settings: Settings, log: dict[str, Any] | None = CONFIG) -> uvicorn.Config:
+    """Return how uvicorn runs the application."""
+    from recollect.serve.app import create_app, create_worker  # makes the figures
+    from recollect.serve.protocol import PatientProtocol
+
+    return uvicorn.Config(
+        partial(create_worker if settings.workers > 1 else create_app, settings),
+        factory=True,
+        workers=settings.workers,
+        http=PatientProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=log,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
 
 
 def _listening(settings: Settings) -> socket.socket:

@@ -33,6 +33,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
                         "title": {"type": "string"},
                         "status": {"type": "integer"},
                         "detail": {"type": "string"},
+                        "error": {"type": "string"},
                     },
                     "required": ["type", "title", "status", "detail"],
                 },
@@ -191,5 +192,5 @@ class ModelInfo(_Wire):
     input: Input
     says_unknown: bool = Field(description="Whether the model can answer 'unknown'.")
     weights_licence: str | None = Field(examples=["Apache-2.0"])
-    pictures: int = Field(description="At most as many pictures in a call.", examples=[64])
+    pictures: int = Field(description="At most as many pictures in a call.", examples=[128])
     body_mb: int = Field(description="At most as many MiB in a call.", examples=[32])

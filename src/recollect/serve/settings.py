@@ -18,7 +18,7 @@ class Limits:
     body_mb: int = 32  # of one request
     memory_mb: int = 256  # of the bodies of all requests
     megapixels: int = 50  # of a picture
-    pictures: int = 64  # in a request
+    pictures: int = 128  # in a request
     categories: int = 10_000  # taught ones
     examples: int = 1000  # of a category
     queue: int = 256  # pictures that are waiting or being worked on

@@ -1,0 +1,196 @@
+"""One pass of the extractor serves many requests; what there is no room for is refused."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from recollect.errors import ModelError, StoreFailure
+from recollect.serve.settings import Limits
+from serving import form, picture, serving
+
+PICTURES = [picture(seed) for seed in range(8)]
+
+
+class Held:
+    """Stops an engine's passes until it is released, and notes how many pictures each has."""
+
+    def __init__(self, engine):
+        self.sizes, self.released, self.entered = [], threading.Event(), threading.Event()
+        self._features = engine.recognizer.features
+        engine.recognizer.features = self.features
+
+    def features(self, pixels):
+        self.sizes.append(len(pixels))
+        self.entered.set()
+        assert self.released.wait(60)
+        return self._features(pixels)
+
+
+def ask(service, one):
+    return service.call("POST", "/v1/predict", one)
+
+
+def waiting(service, count):
+    """Wait until so many pictures are decoded and wait for a pass."""
+    engine = service.engine
+    while True:
+        with engine._changed:
+            if len(engine._jobs) == count:
+                return
+
+
+def test_requests_that_wait_together_share_one_pass(service):
+    alone = [ask(service, one).json for one in PICTURES]
+    held = Held(service.engine)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(ask, service, PICTURES[0])
+        assert held.entered.wait(60)
+        others = [pool.submit(ask, service, one) for one in PICTURES[1:]]
+        waiting(service, 7)
+        held.released.set()
+        answers = [one.result().json for one in (first, *others)]
+    assert held.sizes == [1, 7]
+    for found, expected in zip(answers, alone, strict=True):
+        for one, other in zip(found["predictions"][0]["answers"], expected["predictions"][0]["answers"], strict=True):
+            assert one["category"] == other["category"]
+            assert one["probability"] == pytest.approx(other["probability"], rel=1e-4)
+
+
+def test_a_pass_takes_no_more_than_a_batch(model):
+    with serving(model, limits=Limits(batch=3)) as service, ThreadPoolExecutor(8) as pool:
+        held = Held(service.engine)
+        first = pool.submit(ask, service, PICTURES[0])
+        assert held.entered.wait(60)
+        others = [pool.submit(ask, service, one) for one in PICTURES[1:]]
+        waiting(service, 7)
+        held.released.set()
+        assert {one.result().status for one in (first, *others)} == {200}
+    assert held.sizes == [1, 3, 3, 1]
+
+
+def test_different_questions_share_a_pass_and_get_their_own_answers(service):
+    held = Held(service.engine)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(ask, service, PICTURES[0])
+        assert held.entered.wait(60)
+        calls = {"predict?top=1": 1, "predict?top=4": 4, "predict?among=novel": 0, "features": None}
+        others = {call: pool.submit(service.call, "POST", f"/v1/{call}", PICTURES[1]) for call in calls}
+        waiting(service, 4)
+        held.released.set()
+        assert first.result().status == 200
+        found = {call: answer.result() for call, answer in others.items()}
+    assert held.sizes == [1, 4]
+    assert len(found["predict?top=1"].json["predictions"][0]["answers"]) == 1
+    assert len(found["predict?top=4"].json["predictions"][0]["answers"]) == 4
+    assert found["predict?among=novel"].status == 409
+    assert found["features"].json["width"] == 32
+
+
+def test_a_full_queue_answers_503_and_says_when_to_try_again(model):
+    with serving(model, limits=Limits(queue=2)) as service, ThreadPoolExecutor(2) as pool:
+        held = Held(service.engine)
+        first = pool.submit(ask, service, PICTURES[0])
+        assert held.entered.wait(60)
+        second = pool.submit(ask, service, PICTURES[1])
+        waiting(service, 1)
+        refused = ask(service, PICTURES[2])
+        assert refused.status == 503
+        assert refused.headers["retry-after"] == "1"
+        assert "2 pictures are waiting" in refused.detail
+        held.released.set()
+        assert {first.result().status, second.result().status} == {200}
+        assert ask(service, PICTURES[2]).status == 200
+
+
+def test_what_one_request_breaks_does_not_reach_the_others_of_its_pass(service):
+    held = Held(service.engine)
+    features = held._features
+
+    def broken(pixels):
+        if len(pixels) > 2:
+            raise ModelError("the extractor gives no finite numbers for /secret/place")
+        return features(pixels)
+
+    held._features = broken
+    three = form(*[("picture", one) for one in PICTURES[:3]])
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask, service, PICTURES[0])
+        assert held.entered.wait(60)
+        bad = pool.submit(service.call, "POST", "/v1/predict", three[0], content_type=three[1])
+        good = pool.submit(ask, service, PICTURES[1])
+        waiting(service, 2)
+        held.released.set()
+        assert first.result().status == good.result().status == 200
+        assert bad.result().status == 503
+        assert "/secret" not in bad.result().content.decode()
+
+
+def test_a_bug_in_a_pass_is_a_500_and_the_next_request_is_answered(service, caplog):
+    features = service.engine.recognizer.features
+    service.engine.recognizer.features = lambda pixels: 1 / 0
+    answer = ask(service, PICTURES[0])
+    assert answer.status == 500
+    assert answer.detail == "a bug of the service; its log says more"
+    for _ in range(200):  # the answer is sent first
+        if "ZeroDivisionError" in caplog.text:
+            break
+        time.sleep(0.05)
+    assert "ZeroDivisionError" in caplog.text
+    service.engine.recognizer.features = features
+    assert ask(service, PICTURES[0]).status == 200
+
+
+def test_a_store_that_fails_is_a_503_without_its_path(service, caplog):
+    def full(*_):
+        raise StoreFailure("the store /secret/taught.sqlite: no room on the disk")
+
+    service.engine.recognizer.teach_features = full
+    answer = service.call("POST", "/v1/categories?name=okapi", PICTURES[0])
+    assert answer.status == 503
+    assert answer.headers["retry-after"] == "5"
+    assert "/secret" not in answer.content.decode()
+    assert "/secret/taught.sqlite: no room" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("limits", "names"), [(Limits(categories=2), ["a", "b", "c"]), (Limits(examples=2), ["a", "a", "a"])]
+)
+def test_no_more_is_taught_than_the_limits_allow(model, limits, names):
+    with serving(model, limits=limits) as service:
+        statuses = [
+            service.call("POST", f"/v1/categories?name={name}", one).status
+            for name, one in zip(names, PICTURES, strict=False)
+        ]
+        assert statuses == [200, 200, 409]
+        backup = service.call("GET", "/v1/taught").content
+        known = service.call("GET", "/v1/categories").json
+        assert service.call("DELETE", f"/v1/categories/{names[0]}").status == 204
+        assert service.call("POST", "/v1/categories?name=d", PICTURES[3]).status == 200
+        if limits.categories == 2:
+            assert service.call("POST", "/v1/taught", backup).status == 409
+    assert sum(one["examples"] or 0 for one in known["categories"]) == 2
+
+
+def test_a_known_category_can_be_taught_more_where_no_other_fits(model):
+    with serving(model, limits=Limits(categories=1)) as service:
+        for one in PICTURES[:2]:
+            assert service.call("POST", "/v1/categories?name=okapi", one).status == 200
+
+
+def test_teaching_under_load_loses_no_request_and_no_category(service):
+    def predict(number):
+        return ask(service, PICTURES[number % 8]).status
+
+    def teach(number):
+        taught = service.call("POST", f"/v1/categories?name=new-{number}", PICTURES[number])
+        seen = service.call("POST", "/v1/predict?among=novel&top=100", PICTURES[number]).json
+        return taught.status, f"new-{number}" in [one["category"] for one in seen["predictions"][0]["answers"]]
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(predict, number) for number in range(60)]
+        taught = [pool.submit(teach, number) for number in range(8)]
+        assert {one.result() for one in answers} == {200}
+        assert {one.result() for one in taught} == {(200, True)}
+    assert service.call("GET", "/v1/categories").json["taught"] == 8
