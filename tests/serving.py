@@ -90,7 +90,7 @@ class Service:
 
 @contextlib.contextmanager
 def serving(model: Path, *, limits: Limits | None = None, **settings: object) -> Iterator[Service]:
-    """Serve a model from a thread of this process; taught categories are in memory unless `store` says else."""
+    """Serve a model from a thread of this process; what is taught is in memory unless `store` says else."""
     given = Settings(**{"model": model, "store": "memory:", "limits": limits or Limits(), **settings})
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))

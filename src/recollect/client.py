@@ -61,7 +61,7 @@ class Client:
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         retries = urllib3.Retry(
-            connect=_RETRIES,
+            connect=0,
             read=0,
             redirect=0,
             status=_RETRIES,

@@ -89,7 +89,9 @@ def test_each_name_in_a_form_is_that_of_the_pictures_after_it(service):
 
 
 def test_of_several_categories_all_are_taught_or_none(service):
-    body, kind = form(("name", "okapi"), ("picture", PICTURES[0]), ("name", "tapir"), ("picture", b"no picture"))
+    body, kind = form(
+        ("name", "okapi"), ("picture", PICTURES[0]), ("name", "tapir"), ("picture", b"no picture")
+    )
     answer = service.call("POST", "/v1/categories", body, content_type=kind)
     assert answer.status == 422
     assert answer.detail.startswith("picture.png: this is not a picture")
@@ -107,7 +109,9 @@ def test_names_of_any_kind_are_found_again(service, name):
 
 def test_forgetting_renaming_and_hiding(service):
     teach(service, "okapi", PICTURES[0])
-    renamed = service.call("PATCH", "/v1/categories/okapi", b'{"name": "tapir"}', content_type="application/json")
+    renamed = service.call(
+        "PATCH", "/v1/categories/okapi", b'{"name": "tapir"}', content_type="application/json"
+    )
     assert (renamed.status, renamed.json["name"]) == (200, "tapir")
     for hidden in (True, False):
         body = json.dumps({"hidden": hidden}).encode()
@@ -157,7 +161,9 @@ def test_what_was_taught_moves_to_another_service(service, model, tmp_path):
         assert names(other) == names(service)
         assert other.call("POST", "/v1/taught", backup).json == {"restored": {}}
         for one in PICTURES:
-            assert other.call("POST", "/v1/predict", one).json == service.call("POST", "/v1/predict", one).json
+            assert (
+                other.call("POST", "/v1/predict", one).json == service.call("POST", "/v1/predict", one).json
+            )
 
 
 def test_a_backup_brings_back_what_was_forgotten(service):

@@ -53,7 +53,9 @@ def test_requests_that_wait_together_share_one_pass(service):
         answers = [one.result().json for one in (first, *others)]
     assert held.sizes == [1, 7]
     for found, expected in zip(answers, alone, strict=True):
-        for one, other in zip(found["predictions"][0]["answers"], expected["predictions"][0]["answers"], strict=True):
+        for one, other in zip(
+            found["predictions"][0]["answers"], expected["predictions"][0]["answers"], strict=True
+        ):
             assert one["category"] == other["category"]
             assert one["probability"] == pytest.approx(other["probability"], rel=1e-4)
 
@@ -186,7 +188,9 @@ def test_teaching_under_load_loses_no_request_and_no_category(service):
     def teach(number):
         taught = service.call("POST", f"/v1/categories?name=new-{number}", PICTURES[number])
         seen = service.call("POST", "/v1/predict?among=novel&top=100", PICTURES[number]).json
-        return taught.status, f"new-{number}" in [one["category"] for one in seen["predictions"][0]["answers"]]
+        return taught.status, f"new-{number}" in [
+            one["category"] for one in seen["predictions"][0]["answers"]
+        ]
 
     with ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(predict, number) for number in range(60)]

@@ -23,6 +23,7 @@ def serve(settings: Settings, *, any_model: bool = False) -> None:
     settings.check()
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise ExtraError("the service is not installed: pip install 'recollect[serve]'")
+    read_header(settings.model)  # before anything slow
     from recollect.serve.run import serve as run
 
     run(replace(settings, model=_loadable(settings.model)) if any_model else settings)

@@ -37,5 +37,8 @@ CONFIG: dict[str, Any] = {
     "formatters": {"json": {"()": JsonLines}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
-    "loggers": {"recollect.serve": {"level": "INFO"}},
+    "loggers": {
+        "recollect.serve": {"level": "INFO"},
+        "python_multipart": {"level": "ERROR"},  # which warns of every form that is not one
+    },
 }

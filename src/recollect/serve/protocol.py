@@ -27,6 +27,7 @@ class PatientProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
         self._in_head = True
         if len(self.connections) > self.limits.connections:
             metrics.refused.labels("connections").inc()
@@ -38,6 +39,8 @@ class PatientProtocol(HttpToolsProtocol):
         """Stop waiting."""
         self._received()
         self.resume_writing()
+        if self._closing is not None:
+            self._closing.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -71,6 +74,16 @@ class PatientProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP, in our own form."""
         self._refuse(Problem(400, msg))
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, if the connection stays open."""
+        super().on_response_complete()
+        self._close_in_time()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection."""
+        super().timeout_keep_alive_handler()
+        self._close_in_time()
 
     def pause_writing(self) -> None:
         """Wait for a client that does not take its answer."""
@@ -128,3 +141,9 @@ class PatientProtocol(HttpToolsProtocol):
             lines = [f"HTTP/1.1 {problem.status} ", *(f"{name}: {value}" for name, value in head.items())]
             self.transport.write("\r\n".join([*lines, "", ""]).encode() + content)
         self.transport.close()
+        self._close_in_time()
+
+    def _close_in_time(self) -> None:
+        """Do not wait for ever until a client has taken the last of its answers."""
+        if self._closing is None and self.transport.is_closing():
+            self._closing = self.loop.call_later(self.limits.patience, self.transport.abort)

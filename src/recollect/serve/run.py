@@ -21,6 +21,7 @@ from recollect.serve.settings import Settings
 
 _log = logging.getLogger(__name__)
 _KEEP_ALIVE = 15  # seconds that an idle connection is kept
+_STARTING = 120  # seconds after which a worker that does not respond is started again
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -63,6 +64,7 @@ def configured(settings: Settings, log: dict[str, Any] | None = CONFIG) -> uvico
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE,
+        timeout_worker_healthcheck=_STARTING,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
