@@ -4,10 +4,11 @@ import os
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, memory, recogniser
+from benchmarks import learning, memory, recogniser, service
 
 learning.main()
 recogniser.main()
+service.main()
 with tempfile.TemporaryDirectory() as name:
     os.environ["RECOLLECT_CACHE"] = f"{name}/cache"
     release = Path(name) / "release"

@@ -6,7 +6,6 @@ the moment in which a category appears, and nothing but the event loop waits for
 """
 
 import asyncio
-import logging
 import os
 import threading
 import time
@@ -27,11 +26,12 @@ from recollect.recognition.results import Category, Floats, Prediction
 from recollect.serve import metrics
 from recollect.serve.problems import Problem, busy
 from recollect.serve.settings import Limits
+from recollect.system import machine
 
 Pixels = npt.NDArray[np.uint8]
 T = TypeVar("T")
 _MOST_DECODERS = 4
-_log = logging.getLogger(__name__)
+_IDLE = 5.0  # seconds without work
 
 
 class Upload(NamedTuple):
@@ -203,7 +203,9 @@ class Engine:
         """
         with self._changed:
             while not self._jobs and not self._closed:
-                self._changed.wait()
+                if not self._changed.wait(_IDLE) and not self._jobs:
+                    machine.give_back_freed_memory()  # what the largest pictures took
+                    self._changed.wait()
             latest = time.monotonic() + self.limits.batch_wait_ms / 1000
             while self._decoding and sum(len(job.pixels) for job in self._jobs) < self.limits.batch:
                 left = latest - time.monotonic()
