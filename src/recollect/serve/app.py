@@ -58,6 +58,7 @@ def _calls(settings: Settings, recognizer: Recognizer) -> FastAPI:
 
     @asynccontextmanager
     async def alive(app: FastAPI) -> AsyncIterator[None]:
+        app.openapi()  # takes long the first time, and would hold up others
         app.state.engine = Engine(recognizer, settings.limits, prepare.size, prepare.short_side)
         yield
         await app.state.engine.close()
