@@ -27,7 +27,8 @@ def test_what_is_ours_of_it_is_small_and_says_where_it_comes_from():
     assert {"Granny Smith", "tench", "pomegranate"} <= {*header.spec.categories}
     assert header.spec.centred
     assert header.calibration.unknown is not None
-    assert sorted(header.calibration.bias) == [1, 20]
+    assert sorted(header.calibration.bias) == [1, 20, 100]
+    assert max(header.calibration.bias_slope.values()) < 0
     assert header.calibration.bias_rise < 0
     assert "Apache-2.0" in header.provenance["weights_licence"]
 
