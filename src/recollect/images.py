@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError, features
 
 from recollect.errors import PictureError, brief
 
@@ -45,8 +45,12 @@ class Tensor(Protocol):
 
 Picture = str | os.PathLike[str] | bytes | Readable | Image.Image | npt.NDArray[np.uint8] | Tensor
 
+_AVIF = features.check("avif")  # which Pillow reads only where it was built with it
 PICTURE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+    {
+        *(".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"),
+        *([".avif"] if _AVIF else []),
+    }
 )
 HEIC_SUFFIXES = frozenset({".heic", ".heif", ".hif"})
 HEIC_REMEDY = "pip install 'recollect[heic]'"
@@ -56,7 +60,7 @@ UNREAD_SUFFIXES = HEIC_SUFFIXES | {
 }
 
 # Raster formats only: Pillow hands EPS to Ghostscript, and rare formats have rarely tested decoders.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if _AVIF else []))
 # The brands with which HEIC files start; AVIF has others.
 HEIC_START = re.compile(rb".{4}ftyp(heic|heix|heim|heis|hevc|hevx|hevm|hevs|mif1|msf1)", re.DOTALL)
 
@@ -220,7 +224,10 @@ def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) 
     try:
         status = Path(path).stat()
         if stat.S_ISDIR(status.st_mode):
-            raise PictureError(f"{name}: this is a folder. Name the pictures in it")
+            raise PictureError(
+                f"{name}: this is a folder. Give the pictures in it, such as "
+                f"sorted(Path({name!r}).glob('*.jpg'))"
+            )
         if not stat.S_ISREG(status.st_mode):  # a pipe or a device might block or never end
             raise PictureError(f"{name}: this is not a regular file. Copy the picture into one")
         with Path(path).open("rb") as stream:
@@ -310,8 +317,8 @@ def _check_size(size: tuple[int, int], name: str) -> None:
 
 def _too_large() -> str:
     return (
-        f"the picture is too large (at most {MOST_PIXELS // 1_000_000} megapixels "
-        f"and {MOST_SIDE} pixels a side). Scale it down first"
+        f"the picture is too large (at most {MOST_PIXELS // 1_000_000} megapixels, and no side longer than "
+        f"{MOST_SIDE:,} pixels). Scale it down first"
     )
 
 

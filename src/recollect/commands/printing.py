@@ -107,16 +107,6 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
             pass
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "picture"), counted(2, "picture"), counted(2, "category")
-    ('1 picture', '2 pictures', '2 categories')
-    """
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
-
-
 def percent(probability: float) -> str:
     """Return a probability in words that never claim to be certain.
 

@@ -10,8 +10,8 @@ import matplotlib as mpl
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from recollect.commands.pictures import Named
-from recollect.commands.printing import counted, percent
-from recollect.errors import one_line
+from recollect.commands.printing import percent
+from recollect.errors import counted, one_line
 from recollect.images import thumbnail
 from recollect.system.disk import replacing_file
 from recollect.system.progress import say, track

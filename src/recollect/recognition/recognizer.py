@@ -16,7 +16,7 @@ import numpy.typing as npt
 from recollect.backends import Backend
 from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError, StoreError
 from recollect.images import Picture, are_many, own_name, read_pixels, thumbnail
-from recollect.modelfile import read_taught
+from recollect.modelfile import read_taught, require_replaceable
 from recollect.recognition.bundle import save_bundle, unpack
 from recollect.recognition.opening import store_file
 from recollect.recognition.results import Category, Duplicate, Example, Floats, Prediction, Scores
@@ -31,6 +31,7 @@ from recollect.store import (
     Store,
     Taught,
     fold,
+    is_same,
     new_name,
     open_store,
     store_path,
@@ -139,12 +140,19 @@ class Recognizer:
         return _unpickled, (type(self), self._backend, content, self._path)
 
     def __repr__(self) -> str:
-        kept = f"{len(self._taught)} taught, kept in {self._path or 'memory'}"
+        base = len(self._spec.categories)
+        novel = sum(fold(one.name) not in self._base_places for one in self._taught.values())
+        kept = f"{novel} taught, kept in {self._path or 'memory'}"
         state = "closed" if self._opened is None else kept
-        return f"<Recognizer: {self._spec.extractor}, {len(self._spec.categories)} base categories, {state}>"
+        return f"<Recognizer: {self._spec.extractor}, {base} base categories, {state}>"
 
     def save(self, path: str | Path) -> None:
-        """Write the model and its taught categories to one file, which `load` restores."""
+        """Write the model and its taught categories to one file, which `load` restores.
+
+        Folders on the way are created. A model that is there already is replaced, once the new one is
+        complete; any other file is refused.
+        """
+        require_replaceable(path)
         with self._lock:
             self._refresh()
             content = self._store.content()
@@ -160,33 +168,62 @@ class Recognizer:
             known = {category.id: category for category in self._in_order().categories}
         return list(known.values())
 
-    def teach(self, name: str, pictures: Picture | Pictures, *, thumbnails: bool = False) -> Category:
-        """Add a category from one or a few pictures, or more pictures to one that is known.
+    def teach(
+        self,
+        name: str,
+        pictures: Picture | Pictures,
+        *,
+        thumbnails: bool = False,
+        skip_duplicates: bool = False,
+    ) -> Category:
+        """Add a category from one or a few pictures, or add pictures to one that is known.
 
-        A base category that is taught pictures answers with the better of its own score and that of the
-        pictures. With `thumbnails` a small copy of each picture is kept with it.
+        A base category that is taught pictures answers with the better of its own score and the score of the
+        pictures. With `thumbnails`, a small copy of each picture is kept. With `skip_duplicates`, pictures
+        that this category was taught before are left out.
         """
-        return self.teach_all({name: pictures}, thumbnails=thumbnails)[0]
+        skipped: list[int] | None = [] if skip_duplicates else None
+        return self.teach_all({name: pictures}, thumbnails=thumbnails, skipped=skipped)[0]
 
     def teach_all(
         self,
         pictures: Mapping[str, Picture | Pictures] | Iterable[tuple[str, Picture | Pictures]],
         *,
         thumbnails: bool = False,
+        skipped: list[int] | None = None,
     ) -> list[Category]:
         """Teach several categories, by name, all of them or none; return them in the same order.
 
-        Pairs of a name and its pictures are read one after the other, as from a progress bar.
+        Pairs of a name and its pictures may come from a generator; they are read one after the other. Given a
+        list as `skipped`, pictures that their category was taught before are left out, and the place of each
+        among all pictures is appended to the list.
         """
         pairs = pictures.items() if isinstance(pictures, Mapping) else pictures
         new: dict[str, list[NewExample]] = {}
+        count = 0
         for name, some in pairs:
-            name = self._teachable(name)  # noqa: PLW2901
-            new.setdefault(name, []).extend(self._new_examples(some, thumbnails=thumbnails))
+            own = self._teachable(name)
+            kept = new.setdefault(own, [])
+            for example in self._new_examples(some, thumbnails=thumbnails):
+                if skipped is not None and self._was_taught(own, example, kept):
+                    skipped.append(count)
+                else:
+                    kept.append(example)
+                count += 1
         with self._lock:
-            taught = self._change(lambda store: store.add_all(new))
+            added = {name: examples for name, examples in new.items() if examples}
+            taught = self._change(lambda store: store.add_all(added)) if added else []
             self._learn(taught)
-            return [self._category(one) for one in taught]
+            by_name = {one.name: one for one in taught}
+            return [self._category(by_name.get(name) or self._find(name)) for name in new]
+
+    def _was_taught(self, name: str, example: NewExample, others: Sequence[NewExample]) -> bool:
+        """Say whether an example is the same picture as one of `others`, or as one that `name` has."""
+        if any(is_same(example.feature, other.feature) for other in others):
+            return True
+        with self._lock:
+            known = self._store.find(name)
+            return known is not None and any(id_ == known.id for id_, _ in self._store.same(example.feature))
 
     def forget(self, name: str) -> None:
         """Remove a taught category, or what a base category was taught."""
