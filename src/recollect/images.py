@@ -148,24 +148,6 @@ def read_pixels(
     return fit(open_picture(picture, name, _checked_short_side(size, short_side)), size, short_side)
 
 
-def read_batch(
-    pictures: Picture | Sequence[Picture], size: int, short_side: int | None = None
-) -> npt.NDArray[np.uint8]:
-    """Read one picture or many: (n, size, size, 3). An array or tensor of four dimensions is many pictures.
-
-    >>> read_batch(np.zeros((5, 40, 60, 3), np.uint8), size=32).shape
-    (5, 32, 32, 3)
-    """
-    many: list[Picture] = list(pictures) if are_many(pictures) else [pictures]  # type: ignore[arg-type, list-item]
-    if not many:
-        raise PictureError("no pictures were given. Give at least one")
-    batch = np.empty((len(many), size, size, 3), np.uint8)
-    for number, picture in enumerate(many):
-        name = own_name(picture) or (f"picture {number + 1} of {len(many)}" if len(many) > 1 else None)
-        batch[number] = read_pixels(picture, size, short_side, name)
-    return batch
-
-
 def thumbnail(picture: Picture, side: int = 96) -> bytes:
     """Return a small copy of a picture as the bytes of a JPEG file, at most `side` pixels a side."""
     image = open_picture(picture, short_side=side)

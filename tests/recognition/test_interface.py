@@ -51,6 +51,7 @@ def test_a_closed_recogniser_says_so_and_can_be_closed_again(model, tmp_path):
 def test_its_text_says_what_it_is(model, tmp_path):
     recognizer = Recognizer.load(model, tmp_path / "here.sqlite")
     recognizer.teach("okapi", pixels_of(1))
+    recognizer.teach("base-2", pixels_of(2))
     assert repr(recognizer) == (
         f"<Recognizer: c32f, 7 base categories, 1 taught, kept in {tmp_path / 'here.sqlite'}>"
     )

@@ -211,11 +211,12 @@ class Recognizer:
                     kept.append(example)
                 count += 1
         with self._lock:
+            taught = {name: self._find(name) for name, examples in new.items() if not examples}
             added = {name: examples for name, examples in new.items() if examples}
-            taught = self._change(lambda store: store.add_all(added)) if added else []
-            self._learn(taught)
-            by_name = {one.name: one for one in taught}
-            return [self._category(by_name.get(name) or self._find(name)) for name in new]
+            changed = self._change(lambda store: store.add_all(added)) if added else []
+            self._learn(changed)
+            taught |= {one.name: one for one in changed}
+            return [self._category(taught[name]) for name in new]
 
     def _was_taught(self, name: str, example: NewExample, others: Sequence[NewExample]) -> bool:
         """Say whether an example is the same picture as one of `others`, or as one that `name` has."""
