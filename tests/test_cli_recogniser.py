@@ -622,7 +622,7 @@ BAD_NAMES = {
     " ": "a category needs a name that is not empty",
     "x" * 201: "has 201 characters: at most 200",
     "a\tb": "cannot be printed",
-    "unknown": "pictures of no known category are called",
+    "unknown": "the answer for pictures of no known category",
     "BASE-3": "'BASE-3' is a base category",
 }
 

@@ -33,7 +33,7 @@ class Readable(Protocol):
 
 
 class Tensor(Protocol):
-    """A torch tensor, which is known without importing torch."""
+    """A torch tensor, recognised without importing torch."""
 
     @property
     def ndim(self) -> int:
@@ -158,7 +158,7 @@ def thumbnail(picture: Picture, side: int = 96) -> bytes:
 
 
 def are_many(pictures: Picture | Sequence[Picture]) -> bool:
-    """Tell a sequence of pictures (or an array or tensor of four dimensions) from a single one."""
+    """Say whether these are many pictures: a sequence, or an array or tensor of four dimensions."""
     if isinstance(pictures, np.ndarray) or _is_tensor(pictures):
         return pictures.ndim == 4
     return isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes | bytearray)
@@ -292,7 +292,7 @@ def _clear_errors(name: str) -> Iterator[None]:
 def _check_size(size: tuple[int, int], name: str) -> None:
     width, height = size
     if width < 1 or height < 1:
-        raise PictureError(f"{name}: {width} × {height} pixels. Give one that has pixels")
+        raise PictureError(f"{name}: {width} × {height} pixels. Give a picture that has pixels")
     if width * height > MOST_PIXELS or max(size) > MOST_SIDE:
         raise PictureError(f"{name}: {width} × {height} pixels; {_too_large()}")
 

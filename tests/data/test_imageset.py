@@ -201,13 +201,13 @@ def test_two_that_build_the_same_entry_at_once_both_succeed():
     both_inside = threading.Barrier(2, timeout=20)
     results = []
 
-    def build(pixels):
+    def build(room):
         both_inside.wait()
-        pixels[:] = pixels_of(0)
+        room(2)[:] = pixels_of(0)
         return {"categories": ["a"], "labels": [0, 0], "names": ["a/0", "a/1"], "bad": []}
 
     def work():
-        results.append(cached_library("shared", 16, (2, 16, 16, 3), build)[0])
+        results.append(cached_library("shared", 16, build)[0])
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:

@@ -223,7 +223,9 @@ def _warnings(
 ) -> list[str]:
     warnings = []
     if same:
-        warnings.append(f"the model was trained on {folder}: most of these pictures are no test of it")
+        warnings.append(
+            f"the model was trained on {folder}, so this does not tell how good it is on new pictures"
+        )
     if not can_refuse:
         warnings.append(NEVER_UNKNOWN)
     if untaught:

@@ -20,8 +20,8 @@ from recollect.system.disk import clear_write_errors
 
 _WIDTH = 140  # columns where the output is no terminal
 NEVER_UNKNOWN = (
-    "this model never answers 'unknown': `train` and `refit` can only learn when to from at least 20 "
-    "held-out pictures, most of them recognised (training holds out a tenth of each category, at least 2)"
+    "this model never answers 'unknown': to learn when to, `train` and `refit` need at least 20 held-out "
+    "pictures, most of them recognised (training holds out a tenth of each category, at least 2)"
 )
 
 

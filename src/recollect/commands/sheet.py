@@ -142,7 +142,7 @@ def _name(path: str) -> str:
 
 
 def _cut(text: str, font: ImageFont.FreeTypeFont, room: float) -> str:
-    """Return a text, or as much of it as there is room for."""
+    """Return a text, shortened to the room there is."""
     text = one_line(text)
     if font.getlength(text) <= room:
         return text

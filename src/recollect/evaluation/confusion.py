@@ -1,4 +1,4 @@
-"""Which categories are taken for which: counts, and their picture."""
+"""The confusion matrix: which categories are mistaken for which, and its figure."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -142,8 +142,8 @@ def tsne_report(
     features = sample(cached_features(loaded, images), seed=seed)
     if novel is None:
         warnings.append(
-            "the model was trained on all categories: these are held-out pictures of trained ones (to reserve "
-            "categories, train with --split)"
+            "the model was trained on all categories: these are held-out pictures of trained ones (to "
+            "reserve categories, train with --split)"
         )
     if len(images.categories) > MOST:
         warnings.append(f"{MOST} of {len(images.categories)} categories are shown, drawn by --seed {seed}")

@@ -1,4 +1,4 @@
-"""What people hold: a recogniser that is taught categories while it is used."""
+"""The recogniser, which is taught categories while it is used."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -343,7 +343,7 @@ class Recognizer:
         scores, categories = _joint(found, calibration.biases, among)
         if not categories:
             raise RecollectError(f"there are no {_KINDS[among]} to choose from: teach some first")
-        strange = np.zeros(len(scores))  # how probably a picture is of no known category
+        strange = np.zeros(len(scores))  # the probability of no known category
         if unknown and among == "all":
             taught = found.novel.shape[1]
             judged = _joint(found, calibration.unknown_offsets, among)[0] if taught else scores
@@ -357,7 +357,7 @@ class Recognizer:
             yield [*unsure, *nearest][:top]
 
     def _strangeness(self, best: Floats, count: int, taught: int) -> npt.NDArray[np.float64]:
-        """Return how probably pictures with these best scores (n,) are of no known category.
+        """Return the probability that pictures with these best scores (n,) are of no known category.
 
         A single category has nothing to compare with, and a softmax would give it everything. So it competes
         with anything else: by the calibration, or where there is none as if all else scored at cosine ½.
@@ -390,8 +390,8 @@ class Recognizer:
     def resembles(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return which categories, base or taught, the examples of a taught one resemble most.
 
-        Each has the mean of the examples' probabilities, as `predict` gives them, if the category itself were
-        not an answer. What they keep for "unknown" is given to none.
+        Each comes with its mean probability over the examples, as `predict` would give it if the category
+        itself were not known. The probability of "unknown" belongs to none of them.
         """
         if top < 1:
             raise ArgumentError(f"top={top}: ask for at least 1 category")
@@ -435,10 +435,10 @@ class Recognizer:
             taken = opened.fill(self._bundle)
         except StoreError as error:  # such as a file that is read-only
             taken = {}
-            _log.warning("what was saved with the model could not be taken over: %s", error)
+            _log.warning("what was saved with the model could not be copied into the store: %s", error)
         if taken and not new:
             words = ", ".join(f"{name} ({count} more)" for name, count in taken.items())
-            _log.warning("%s took over pictures that were saved with the model: %s", self._path, words)
+            _log.warning("%s now also has the examples that were saved with the model: %s", self._path, words)
         self._opened, self._later, self._seen = opened, False, object()
 
     def _is_there(self) -> bool:

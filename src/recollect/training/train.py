@@ -63,7 +63,7 @@ def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: thr
 def learn_in_closed_form(
     config: Config, split: Split, folder: RunFolder, stop: threading.Event | None = None
 ) -> None:
-    """Solve everything; a run that is stopped has nothing to go on with, and begins anew."""
+    """Solve everything in closed form; a run that is stopped starts again from the beginning."""
     began = time.monotonic()
     model = new_model(config, split)
     learned, held_out = solve_on_training_pictures(model, *features_of(model, split, stop))
@@ -114,7 +114,7 @@ def train(
         if (begun.threads, begun.device) != (config.threads, config.device):
             say(
                 f"begun with {begun.threads} threads on {begun.device}: the weights may differ in their last "
-                "digits from those of a run without a break"
+                "digits from those of an uninterrupted run"
             )
     else:
         folder.require_new()

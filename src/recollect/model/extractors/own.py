@@ -17,7 +17,7 @@ _PROBES = 2
 
 
 class OwnExtractor(Extractor):
-    """A module of someone else's, known to give finite, repeatable features (n, d) for pictures of a size."""
+    """Your own torch module, which was found to give finite, repeatable features (n, d)."""
 
     def __init__(self, body: nn.Module, width: int) -> None:
         super().__init__()
