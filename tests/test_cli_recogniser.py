@@ -140,7 +140,10 @@ def test_a_picture_that_was_taught_under_another_name_is_named_and_taught(model,
     assert one["duplicates"] == [{"picture": str(third), "category": "okapi"}]
     _, said, _ = run("teach", model, "tapir", first)
     assert "okapi/000.png ('okapi')" in said
-    assert said.splitlines()[1].startswith("  Taught before, and counted again: ")
+    assert said.splitlines()[1].startswith("  Also taught to another category: ")
+    _, said, _ = run("teach", model, "tapir", first, "--keep-duplicates")
+    assert "  Also taught to another category: " in said
+    assert "  Taught before, and counted again: " in said
 
 
 def test_bad_pictures_are_left_out_of_what_is_taught_if_asked(model, photos, answer, run, refused):

@@ -134,7 +134,7 @@ CacheGb = Annotated[
     ),
 ]
 Recursive = Annotated[bool, _flag("--recursive", "Also read the sub-folders of folders.")]
-SkipBad = Annotated[bool, _flag("--skip-bad", "Report pictures that cannot be read, and go on.")]
+SkipBad = Annotated[bool, _flag("--skip-bad", "Leave out pictures that cannot be used, and name them.")]
 Seed = Annotated[int, _shared("N", "Seed of all random numbers.", min=0, max=2**31 - 1)]
 Part = Annotated[
     Literal["val", "test"], typer.Option(help="Which of the reserved categories act as novel ones.")

@@ -122,9 +122,15 @@ def teach_text(result: dict[str, Any]) -> str:
         if one["skipped"] and one["added"]:
             paths = [keep_end(path, _ROOM) for path in one["skipped"]]
             lines.append(f"  Left out, because they were taught before: {listed(paths, 3)}")
-        again = [f"{keep_end(twin['picture'], _ROOM)} ('{twin['category']}')" for twin in one["duplicates"]]
-        if again:
-            lines.append(f"  Taught before, and counted again: {listed(again, 3)}")
+        twins = {True: "Taught before, and counted again", False: "Also taught to another category"}
+        for own, words in twins.items():
+            again = [
+                f"{keep_end(twin['picture'], _ROOM)} ('{twin['category']}')"
+                for twin in one["duplicates"]
+                if (twin["category"] == one["name"]) == own
+            ]
+            if again:
+                lines.append(f"  {words}: {listed(again, 3)}")
         if one["hidden"]:
             undo = undo_hiding(result["model"], one["name"], result["store"])
             lines.append(f"  It is hidden, so it is never an answer. To undo this: {undo}")
