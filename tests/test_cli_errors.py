@@ -90,7 +90,7 @@ def test_a_process_ends_with_code_2_and_one_line(tmp_path):
     words = [sys.executable, "-m", "recollect.cli", "train", "imagenette:x", "--out", str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("recollect: 'imagenette:x' is not a layout that recollect knows")
+    assert done.stderr.startswith("recollect: 'imagenette:x' is not a known data set")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -98,7 +98,7 @@ def test_a_process_ends_with_code_2_and_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ("imagenette:photos", "is not a layout that recollect knows"),
+        ("imagenette:photos", "is not a known data set"),
         ("no/such/folder", "there is no folder or archive at no/such/folder"),
         ("cifar-fs:no/such/folder", "there is no folder or archive at no/such/folder"),
         ("x" * 5000, "name too long"),
@@ -407,7 +407,7 @@ def test_a_model_on_a_folder_with_no_reserved_categories(refused, run, tmp_path,
 def test_a_model_on_other_data(refused, trained, tmp_path):
     other = write_folder(tmp_path / "other", {"ant": 13, "fly": 13, "dog": 9, "emu": 9, "okapi": 9})
     said = refused("evaluate", trained, other, *TASKS)
-    assert "other base categories than" in said
+    assert "has other categories than" in said
     assert "evaluate it on the data it was trained on, or measure it on other pictures with `recol" in said
 
 
@@ -574,7 +574,7 @@ def test_what_tsne_cannot_draw(refused, trained, zoo, tmp_path):
     assert "there is no model at" in refused("plot", "tsne", tmp_path / "nothing", zoo, *out)
     assert "Missing option '--out'" in refused("plot", "tsne", trained, zoo)
     other = write_folder(tmp_path / "other", {"ant": 13, "fly": 13, "dog": 9, "emu": 9, "okapi": 9})
-    assert "other base categories than" in refused("plot", "tsne", trained, other, *out)
+    assert "has other categories than" in refused("plot", "tsne", trained, other, *out)
 
 
 def test_a_check_prints_a_row_for_each_category_and_draws(run, trained, zoo, tmp_path):
@@ -583,7 +583,7 @@ def test_a_check_prints_a_row_for_each_category_and_draws(run, trained, zoo, tmp
     assert code == 0
     assert all(name in said for name in ("ant", "bee", "cat"))
     assert err.splitlines() == [
-        f"the model was trained on {zoo}: most of these pictures are no test of it",
+        f"the model was trained on {zoo}, so this does not tell how good it is on new pictures",
         NEVER_UNKNOWN,
         f"not categories of this model (or hidden), {left_out}: dog (13), emu (9), okapi (4)",
         f"wrote {out}",

@@ -367,7 +367,7 @@ def test_a_list_of_bad_pictures_that_cannot_be_kept_stops_nothing(caplog):
     cache_folder().mkdir(parents=True)
     (cache_folder() / "checked").write_text("a file where a folder should be")
     assert len(on_the_fly(bad=(1,), skip_bad=True).names) == 5
-    assert "which pictures are bad is not kept for the next time: cannot write" in caplog.text
+    assert "the list of bad pictures is not cached: cannot write" in caplog.text
 
 
 @pytest.mark.parametrize("words", ["", "[1]", '{"version": 0}', '{"version": 1, "pictures": 5, "bad": []}'])

@@ -185,7 +185,7 @@ def test_no_category_can_be_called_unknown(name):
     recognizer = Recognizer(PlainBackend())
     recognizer.teach("okapi", pixels_of(1))
     for call in (lambda: recognizer.teach(name, pixels_of(2)), lambda: recognizer.rename("okapi", name)):
-        with pytest.raises(StoreError, match="pictures of no known category are called"):
+        with pytest.raises(StoreError, match="is the answer for pictures of no known category"):
             call()
     assert names_of(recognizer)[3:] == ["okapi"]
 

@@ -300,7 +300,7 @@ def test_what_makes_no_sense_is_refused(pictures, tmp_path):
     with pytest.raises(ConfigError, match="'c32f' is not pretrained"):
         train(make_config({}, {"data": "glyphs", "extractor": "c32f", "finetune": True}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="'efficientnet-lite0' ends as it was trained"):
+    with pytest.raises(ConfigError, match="'efficientnet-lite0' is pretrained and cannot be changed"):
         make_config({}, {"data": "glyphs", "extractor": "efficientnet-lite0", "last_relu": True})
 
 
