@@ -408,7 +408,8 @@ def test_a_model_on_other_data(refused, trained, tmp_path):
     other = write_folder(tmp_path / "other", {"ant": 13, "fly": 13, "dog": 9, "emu": 9, "okapi": 9})
     said = refused("evaluate", trained, other, *TASKS)
     assert "has other categories than" in said
-    assert "evaluate it on the data it was trained on, or measure it on other pictures with `recol" in said
+    assert "('fly' only in the data, 'bee' only in the model)" in said
+    assert f"measure it on these pictures with `recollect check {trained} FOLDER`" in said
 
 
 def test_a_model_whose_reserved_categories_the_data_lacks(refused, trained, tmp_path):
@@ -657,7 +658,7 @@ def test_help_shows_flags_without_a_type(run, words):
     assert "<bool>" not in said
 
 
-@pytest.mark.parametrize("words", commands(typer.main.get_command(cli.app)), ids=" ".join)
+@pytest.mark.parametrize("words", [*commands(typer.main.get_command(cli.app))], ids=" ".join)
 def test_help_shows_arguments_as_people_write_them(run, words):
     said = run(*words, "--help")[1]
     assert "{" not in said.partition("Arguments")[0]
