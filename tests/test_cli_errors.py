@@ -408,7 +408,7 @@ def test_a_model_on_other_data(refused, trained, tmp_path):
     other = write_folder(tmp_path / "other", {"ant": 13, "fly": 13, "dog": 9, "emu": 9, "okapi": 9})
     said = refused("evaluate", trained, other, *TASKS)
     assert "has other categories than" in said
-    assert "('fly' only in the data, 'bee' only in the model)" in said
+    assert "'fly' only in the data" in said
     assert f"measure it on these pictures with `recollect check {trained} FOLDER`" in said
 
 
