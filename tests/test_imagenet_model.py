@@ -60,7 +60,7 @@ def test_a_folder_of_its_name_is_pointed_at(refused, tmp_path, monkeypatch):
 
 def test_it_was_trained_on_nothing_that_it_could_be_evaluated_on(refused, tmp_path):
     said = refused("evaluate", "imagenet", tmp_path)
-    assert "`recollect check imagenet FOLDER` measures it" in said
+    assert "measure it on pictures of your own with `recollect check imagenet FOLDER`" in said
 
 
 def test_its_store_has_its_name_wherever_the_package_lies(monkeypatch):

@@ -5,6 +5,7 @@ The header reads without torch; `load_model` and `save_model` bring it in.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -193,6 +194,15 @@ def save_model(
         calibration=calibration or Calibration(),
     )
     write_model(path, header, weights_of(model))
+
+
+def require_replaceable(path: str | Path) -> None:
+    """Refuse a path at which there is something other than a model file."""
+    if os.path.lexists(path):
+        try:
+            read_header(path)
+        except ModelError as error:
+            raise ModelError(f"{path} exists and is not a model: choose another name") from error
 
 
 def write_model(path: str | Path, header: Header, tensors: Tensors) -> None:

@@ -36,11 +36,11 @@ class TorchBackend:
 
     @classmethod
     def load(cls, path: str | Path, extractor: str | None = None, device: str = "auto") -> "TorchBackend":
-        """Read a model; one whose extractor is a caller's own code only where it is named again."""
+        """Read a model; if its extractor is your own code, you must name it again."""
         header = read_header(path)
         if header.method != PAPER:
             raise ModelError(
-                f"{path} is a model of the method {header.method}, made to be compared with: "
+                f"{path} is a model of the method {header.method}, which is there for comparison: "
                 "only `recollect evaluate` can use it"
             )
         return cls(load_model(path, extractor), header, device)

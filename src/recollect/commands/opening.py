@@ -1,11 +1,14 @@
 """What most commands work on: a model, the store of what it was taught, and how to compute."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from recollect.errors import StoreError
 from recollect.recognition.opening import DEFAULT, store_file
 from recollect.recognition.recognizer import Recognizer
+from recollect.recognition.results import Category
+from recollect.store import fold
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,13 @@ class Target:
         if path is None:
             raise StoreError("--store memory: would be gone when the command ends: name a file")
         return path
+
+
+def spellings(categories: Iterable[Category], base: Sequence[str]) -> dict[str, str]:
+    """Return the names of categories by `fold`: a person need not spell them as the model does.
+
+    A renamed base category is found under its old name too; `base` are the names in the model.
+    """
+    known = list(categories)
+    renamed = {fold(base[one.id]): one.name for one in known if one.origin == "base"}
+    return renamed | {fold(one.name): one.name for one in known}

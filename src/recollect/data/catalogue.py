@@ -1,4 +1,4 @@
-"""From the DATA of a command line to pictures: `glyphs`, `cifar-fs:PATH`, `folder:PATH`, a bare path."""
+"""Load the data set that DATA names: `glyphs`, `cifar-fs:PATH`, `folder:PATH`, or a bare path."""
 
 import os.path
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def load_data(
     if data == "glyphs":
         if size not in {None, glyphs.SIZE} or split is not None:
             raise DataError(
-                f"glyphs come {glyphs.SIZE}×{glyphs.SIZE} and split: leave --size and --split out"
+                f"glyphs have a fixed size of {glyphs.SIZE} and a fixed split: leave --size and --split out"
             )
         return glyphs.load()
     kind, colon, path = data.partition(":")
@@ -38,5 +38,5 @@ def load_data(
         kind, path = "folder", data
     if kind not in _LOADERS:
         known = ", ".join(["glyphs", *(f"{name}:PATH" for name in _LOADERS)])
-        raise DataError(f"'{data}' is not a layout that recollect knows; DATA is one of {known}, or a folder")
+        raise DataError(f"'{data}' is not a known data set: DATA is one of {known}, or a folder")
     return _LOADERS[kind](Path(path), size=size, split=split, skip_bad=skip_bad, cache_gb=cache_gb)

@@ -5,7 +5,6 @@ import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -222,20 +221,17 @@ def _unpickled(files: Files, name: str, unpack: Unpack, size: int, before: Calla
     """
     place = f"{files.path}/{name}"
 
-    @cache
-    def read() -> Pictures:
+    def build(room: Callable[[int], Pixels]) -> dict[str, Any]:
         before()
         with files.open(name) as stream:
-            return unpack(read_record(stream, place), place)
-
-    def build(pixels: Pixels) -> dict[str, Any]:
-        source, categories = read()
+            source, categories = unpack(read_record(stream, place), place)
+        pixels = room(len(source))
         for row in track(range(len(source)), f"reading {PurePosixPath(name).name}", len(source)):
             pixels[row] = read_pixels(source[row], size, name=f"{place}, picture {row}")
         return described(categories, _numbered(categories))
 
     key = digest("mini-imagenet", files.stamp([name]), size)
-    return cached_library(key, size, lambda: (len(read().pixels), size, size, 3), build)[0]
+    return cached_library(key, size, build)[0]
 
 
 def _unpack_phase(record: Record, place: str) -> Pictures:

@@ -1,4 +1,4 @@
-"""A whole model: extractor, classifier and generator, with the words of its `ModelSpec`; its head alone."""
+"""A whole model (extractor, classifier and generator), and its head alone."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from recollect.model.spec import GeneratorKind, ModelSpec
 
 
 class Head(nn.Module):
-    """C and G together: all that stands on features, wherever those come from."""
+    """C and G together: everything that works on features, wherever they come from."""
 
     def __init__(self, classifier: Classifier, generator: Generator) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What people hold: a recogniser that is taught categories while it is used."""
+"""The recogniser, which is taught categories while it is used."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from recollect.backends import Backend
 from recollect.errors import ArgumentError, ModelError, PictureError, RecollectError, StoreError
 from recollect.images import Picture, are_many, own_name, read_pixels, thumbnail
-from recollect.modelfile import read_taught
+from recollect.modelfile import read_taught, require_replaceable
 from recollect.recognition.bundle import save_bundle, unpack
 from recollect.recognition.opening import store_file
 from recollect.recognition.results import Category, Duplicate, Example, Floats, Prediction, Scores
@@ -31,6 +31,7 @@ from recollect.store import (
     Store,
     Taught,
     fold,
+    is_same,
     new_name,
     open_store,
     store_path,
@@ -139,12 +140,19 @@ class Recognizer:
         return _unpickled, (type(self), self._backend, content, self._path)
 
     def __repr__(self) -> str:
-        kept = f"{len(self._taught)} taught, kept in {self._path or 'memory'}"
+        base = len(self._spec.categories)
+        novel = sum(fold(one.name) not in self._base_places for one in self._taught.values())
+        kept = f"{novel} taught, kept in {self._path or 'memory'}"
         state = "closed" if self._opened is None else kept
-        return f"<Recognizer: {self._spec.extractor}, {len(self._spec.categories)} base categories, {state}>"
+        return f"<Recognizer: {self._spec.extractor}, {base} base categories, {state}>"
 
     def save(self, path: str | Path) -> None:
-        """Write the model and its taught categories to one file, which `load` restores."""
+        """Write the model and its taught categories to one file, which `load` restores.
+
+        Folders on the way are created. A model that is there already is replaced, once the new one is
+        complete; any other file is refused.
+        """
+        require_replaceable(path)
         with self._lock:
             self._refresh()
             content = self._store.content()
@@ -160,33 +168,63 @@ class Recognizer:
             known = {category.id: category for category in self._in_order().categories}
         return list(known.values())
 
-    def teach(self, name: str, pictures: Picture | Pictures, *, thumbnails: bool = False) -> Category:
-        """Add a category from one or a few pictures, or more pictures to one that is known.
+    def teach(
+        self,
+        name: str,
+        pictures: Picture | Pictures,
+        *,
+        thumbnails: bool = False,
+        skip_duplicates: bool = False,
+    ) -> Category:
+        """Add a category from one or a few pictures, or add pictures to one that is known.
 
-        A base category that is taught pictures answers with the better of its own score and that of the
-        pictures. With `thumbnails` a small copy of each picture is kept with it.
+        A base category that is taught pictures answers with the better of its own score and the score of the
+        pictures. With `thumbnails`, a small copy of each picture is kept. With `skip_duplicates`, pictures
+        that this category was taught before are left out.
         """
-        return self.teach_all({name: pictures}, thumbnails=thumbnails)[0]
+        skipped: list[int] | None = [] if skip_duplicates else None
+        return self.teach_all({name: pictures}, thumbnails=thumbnails, skipped=skipped)[0]
 
     def teach_all(
         self,
         pictures: Mapping[str, Picture | Pictures] | Iterable[tuple[str, Picture | Pictures]],
         *,
         thumbnails: bool = False,
+        skipped: list[int] | None = None,
     ) -> list[Category]:
         """Teach several categories, by name, all of them or none; return them in the same order.
 
-        Pairs of a name and its pictures are read one after the other, as from a progress bar.
+        Pairs of a name and its pictures may come from a generator; they are read one after the other. Given a
+        list as `skipped`, pictures that their category was taught before are left out, and the place of each
+        among all pictures is appended to the list.
         """
         pairs = pictures.items() if isinstance(pictures, Mapping) else pictures
         new: dict[str, list[NewExample]] = {}
+        count = 0
         for name, some in pairs:
-            name = self._teachable(name)  # noqa: PLW2901
-            new.setdefault(name, []).extend(self._new_examples(some, thumbnails=thumbnails))
+            own = self._teachable(name)
+            kept = new.setdefault(own, [])
+            for example in self._new_examples(some, thumbnails=thumbnails):
+                if skipped is not None and self._was_taught(own, example, kept):
+                    skipped.append(count)
+                else:
+                    kept.append(example)
+                count += 1
         with self._lock:
-            taught = self._change(lambda store: store.add_all(new))
-            self._learn(taught)
-            return [self._category(one) for one in taught]
+            taught = {name: self._find(name) for name, examples in new.items() if not examples}
+            added = {name: examples for name, examples in new.items() if examples}
+            changed = self._change(lambda store: store.add_all(added)) if added else []
+            self._learn(changed)
+            taught |= {one.name: one for one in changed}
+            return [self._category(taught[name]) for name in new]
+
+    def _was_taught(self, name: str, example: NewExample, others: Sequence[NewExample]) -> bool:
+        """Say whether an example is the same picture as one of `others`, or as one that `name` has."""
+        if any(is_same(example.feature, other.feature) for other in others):
+            return True
+        with self._lock:
+            known = self._store.find(name)
+            return known is not None and any(id_ == known.id for id_, _ in self._store.same(example.feature))
 
     def forget(self, name: str) -> None:
         """Remove a taught category, or what a base category was taught."""
@@ -305,7 +343,7 @@ class Recognizer:
         scores, categories = _joint(found, calibration.biases, among)
         if not categories:
             raise RecollectError(f"there are no {_KINDS[among]} to choose from: teach some first")
-        strange = np.zeros(len(scores))  # how probably a picture is of no known category
+        strange = np.zeros(len(scores))  # the probability of no known category
         if unknown and among == "all":
             taught = found.novel.shape[1]
             judged = _joint(found, calibration.unknown_offsets, among)[0] if taught else scores
@@ -319,7 +357,7 @@ class Recognizer:
             yield [*unsure, *nearest][:top]
 
     def _strangeness(self, best: Floats, count: int, taught: int) -> npt.NDArray[np.float64]:
-        """Return how probably pictures with these best scores (n,) are of no known category.
+        """Return the probability that pictures with these best scores (n,) are of no known category.
 
         A single category has nothing to compare with, and a softmax would give it everything. So it competes
         with anything else: by the calibration, or where there is none as if all else scored at cosine ½.
@@ -352,8 +390,8 @@ class Recognizer:
     def resembles(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return which categories, base or taught, the examples of a taught one resemble most.
 
-        Each has the mean of the examples' probabilities, as `predict` gives them, if the category itself were
-        not an answer. What they keep for "unknown" is given to none.
+        Each comes with its mean probability over the examples, as `predict` would give it if the category
+        itself were not known. The probability of "unknown" belongs to none of them.
         """
         if top < 1:
             raise ArgumentError(f"top={top}: ask for at least 1 category")
@@ -397,10 +435,10 @@ class Recognizer:
             taken = opened.fill(self._bundle)
         except StoreError as error:  # such as a file that is read-only
             taken = {}
-            _log.warning("what was saved with the model could not be taken over: %s", error)
+            _log.warning("what was saved with the model could not be copied into the store: %s", error)
         if taken and not new:
             words = ", ".join(f"{name} ({count} more)" for name, count in taken.items())
-            _log.warning("%s took over pictures that were saved with the model: %s", self._path, words)
+            _log.warning("%s now also has the examples that were saved with the model: %s", self._path, words)
         self._opened, self._later, self._seen = opened, False, object()
 
     def _is_there(self) -> bool:

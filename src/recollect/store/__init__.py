@@ -156,12 +156,12 @@ def new_name(name: str) -> str:
     """Return the tidied name of a category to be taught; "unknown" is the answer that names none."""
     name = tidy(name)
     if fold(name) == "unknown":
-        raise StoreError(f"'{name}' is what pictures of no known category are called: choose another name")
+        raise StoreError(f"'{name}' is the answer for pictures of no known category: choose another name")
     return name
 
 
 def fold(name: str) -> str:
-    """Return what two spellings of one name have in common: case, compatible forms and joiners do not count.
+    """Return a name without differences of spelling: case, compatible forms and joiners.
 
     Such spellings are not taken for one name but refused, so that nobody teaches 'Okapi' beside 'okapi'.
 
@@ -185,7 +185,9 @@ def check_examples(name: str, examples: Sequence[NewExample], width: int) -> Non
 def check_id(number: int, what: str) -> int:
     """Return a new id, if a store that holds it can be read again."""
     if not 0 < number < LAST_ID:
-        raise StoreError(f"no more {what} can be taught here: its ids are used up. Teach into a new store")
+        raise StoreError(
+            f"no more {what} can be taught here, because all ids are used: teach into a new store"
+        )
     return number
 
 

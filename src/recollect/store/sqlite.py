@@ -376,7 +376,7 @@ class SqliteStore:
         if kept[1:] != (self.owner.fingerprint, self.owner.width):
             raise StoreError(
                 f"the store {self.path} belongs to another model, or to an earlier state of this one: use "
-                "that model, or move the file away or choose another --store, and teach again"
+                "that model, or move the file away or choose another store, and teach again"
             )
         self._leave_wal()
         if not self._shared and self._file:  # a copy
@@ -392,7 +392,7 @@ class SqliteStore:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             if application != _APPLICATION and (tables or self.owner == _ANY):
-                raise StoreError(f"{self.path} is an SQLite file of another program: choose another --store")
+                raise StoreError(f"{self.path} is an SQLite file of another program: choose another store")
             if not tables:
                 self._create()
         # Before anything else is asked of the file: a trigger or a view would be run.
@@ -550,10 +550,10 @@ class SqliteStore:
         reasons = {
             "SQLITE_FULL": "no room on the disk: free some space; what was taught before is intact",
             "SQLITE_IOERR": "the disk gives errors: check its room; what was taught before is intact",
-            "SQLITE_READONLY": "the file or its folder is read-only: choose another --store",
+            "SQLITE_READONLY": "the file or its folder is read-only: choose another store",
             "SQLITE_BUSY": "another process holds it too long: try again",
-            "SQLITE_NOTADB": "it is not an SQLite file: choose another --store",
-            "SQLITE_CORRUPT": "the file is damaged: bring back a copy, or choose another --store",
+            "SQLITE_NOTADB": "it is not an SQLite file: choose another store",
+            "SQLITE_CORRUPT": "the file is damaged: bring back a copy, or choose another store",
             "SQLITE_CANTOPEN": "it cannot be opened: check the path and the permissions",
         }
         reason = next((text for start, text in reasons.items() if name.startswith(start)), str(error))
@@ -626,7 +626,7 @@ class SqliteStore:
 
     def _damaged(self, how: str) -> StoreError:
         return StoreError(
-            f"the store {self.path} is damaged: {how}; bring back a copy, or choose another --store"
+            f"the store {self.path} is damaged: {how}; bring back a copy, or choose another store"
         )
 
 

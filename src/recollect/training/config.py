@@ -195,7 +195,9 @@ def make_config(
         given = given if len(given) < 200 else f"{given[:100]}…"
         raise ConfigError(f"setting '{place}' = {given}: {reasons}") from error
     if config.last_relu and is_pretrained(config.extractor):
-        raise ConfigError(f"--last-relu: '{config.extractor}' ends as it was trained; leave it out")
+        raise ConfigError(
+            f"--last-relu: '{config.extractor}' is pretrained and cannot be changed; leave it out"
+        )
     if config.generator == "ridge" and config.classifier != "cosine":
         raise ConfigError(
             "--generator ridge needs features of unit length: leave out --classifier dot, or name another "

@@ -192,7 +192,7 @@ def _take_step(
 
 
 def _select(stage: Stage, state: Checkpoint, folder: RunFolder) -> None:
-    """Judge the model as it is now and keep it if none was better."""
+    """Evaluate the model and keep it if it is the best so far."""
     figures = stage.judge()
     selected = figures[stage.select] >= state.best_value
     if selected:

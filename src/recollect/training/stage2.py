@@ -59,7 +59,7 @@ class EpisodicTraining(Stage):
         return episode_loss(self.model, tasks, drop_out(features, self.dropout), shots)
 
     def judge(self) -> dict[str, float]:
-        """Return validation figures with the generator as it is now."""
+        """Return validation figures with the current generator."""
         return self.judgement.figures(self.model, *self.held_out)
 
 

@@ -63,7 +63,7 @@ def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: thr
 def learn_in_closed_form(
     config: Config, split: Split, folder: RunFolder, stop: threading.Event | None = None
 ) -> None:
-    """Solve everything; a run that is stopped has nothing to go on with, and begins anew."""
+    """Solve everything in closed form; a run that is stopped starts again from the beginning."""
     began = time.monotonic()
     model = new_model(config, split)
     learned, held_out = solve_on_training_pictures(model, *features_of(model, split, stop))
@@ -99,8 +99,8 @@ def train(
     resume: bool = False,
     learn: Learn = learn_both_stages,
     check: Check | None = None,
-) -> None:
-    """Train both stages in the folder `out`, or resume the run there.
+) -> int:
+    """Train both stages in the folder `out`, or resume the run there; return how many pictures were held out.
 
     Methods that the paper's model is compared with pass their own `learn`, and a `check` that refuses what
     they cannot learn from before anything is written.
@@ -114,7 +114,7 @@ def train(
         if (begun.threads, begun.device) != (config.threads, config.device):
             say(
                 f"begun with {begun.threads} threads on {begun.device}: the weights may differ in their last "
-                "digits from those of a run without a break"
+                "digits from those of an uninterrupted run"
             )
     else:
         folder.require_new()
@@ -136,6 +136,8 @@ def train(
             f"the pictures of {config.data} have changed since {out} was begun: start a new run"
         )
     machine.prepare(config.threads)
+    novel, base = split.evaluated("val")
+    held_out = len(base) + len(novel or ())
     with locked(out):
         if not resume:
             folder.require_new()
@@ -144,9 +146,10 @@ def train(
             say(f"{out} is finished: there is nothing to resume")
             if not folder.curves.exists():
                 draw_curves(folder)
-            return
+            return held_out
         with stop_on_signals() as stop:
             learn(config, split, folder, stop)
+    return held_out
 
 
 def _require_apart(data: str, out: Path) -> None:
