@@ -23,21 +23,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 
 from benchmarks.lookalikes import ASKED_TO_FIT, GROUP, SHOTS, SUPPORT, Lookalikes, bias_for, halves, tightness
 from benchmarks.lookalikes import report as lookalikes_report
 from recollect.evaluation.evaluate import left_out_scores
-from recollect.evaluation.reliability import auroc
 from recollect.features import FeatureSet
 from recollect.model.classifier import unit
 from recollect.model.extractors import published_input
 from recollect.model.model import Model
-from recollect.model.spec import ModelSpec, TaughtOffset, bias_at
+from recollect.model.spec import ModelSpec, bias_at
 from recollect.modelfile import Header, weights_of, write_model
 from recollect.pretrained import last_layer, licence_of
 from recollect.system import machine
-from recollect.training.calibration import FALSE_ALARMS, TAUGHT, Best, calibrate, fit_unknown
+from recollect.training.calibration import TAUGHT, Lesson, calibrate, fit_unknown, unknown_figures
 from recollect.training.frozen import best_scale
 
 EXTRACTOR = "efficientnet-lite0"
@@ -155,68 +153,41 @@ def excess(tight, typical):
     return 0.0 if tight is None else tight - typical
 
 
-def taught_and_not(alike, fitted, typical):
-    """Return pictures of taught categories, and of as many untaught ones, while both are hidden.
-
-    For each number of shots and taught categories: what the offset is linear in, the best base scores, the
-    best taught scores, and of the taught ones' pictures the scores of their own category.
-    """
+@torch.inference_mode()
+def lessons(alike, fitted, typical):
+    """Return lessons of random categories, each with pictures of as many others while both are hidden."""
     rng, scale = np.random.default_rng(0), alike.model.classifier.scale
-    parts = []
+    everything = alike.base_scores(ASKED_TO_FIT).amax(2)
+    found = []
     for shots in SHOTS:
         for size, count in ((1, 100), (5, 40), (GROUP, 20)):
             for _ in range(count):
                 both = torch.from_numpy(rng.permutation(fitted)[: 2 * size])
                 support = alike.examples(both[:size], shots)
-                vectors = alike.vectors(both[:size], support)
-                asked = alike.z[both, ASKED_TO_FIT]
-                base = (scale * asked @ alike.weights.T).index_fill(2, both, -torch.inf).amax(2)
-                novel = scale * asked @ vectors.T
-                own = novel[torch.arange(size), :, torch.arange(size)]
-                words = [1.0, log(size), log(shots), excess(tightness(support), typical)]
-                parts.append((words, base, novel.amax(2), own))
-    return parts
+                novel = scale * alike.z[:, ASKED_TO_FIT] @ alike.vectors(both[:size], support).T
+                base = alike.base_scores(ASKED_TO_FIT)[both].index_fill(2, both, -torch.inf).amax(2)
+                best = novel.amax(2)
+                known = torch.ones(len(novel), dtype=torch.bool).index_fill(0, both, 0)
+                own = novel[both[:size], :, torch.arange(size)]
+                parts = (
+                    (everything[known], best[known]),
+                    (base[:size], best[both[:size]]),
+                    (base[size:], best[both[size:]]),
+                )
+                found.append(
+                    Lesson(
+                        size,
+                        shots,
+                        *(tuple(map(flat, part)) for part in parts),
+                        flat(own),
+                        excess(tightness(support), typical),
+                    )
+                )
+    return found
 
 
-@torch.inference_mode()
-def after_teaching(alike, fitted, typical):
-    """Return how unknown pictures are detected, also after teaching, and figures of it in percent.
-
-    The offset of taught scores takes away what they are expected to be, and then so much that an equal share
-    of pictures of taught and of base categories is called unknown.
-    """
-    parts = taught_and_not(alike, fitted, typical)
-    rows = np.concatenate([[words] * own.numel() for words, _, _, own in parts])
-    expected = np.linalg.lstsq(rows, np.concatenate([own.flatten() for *_, own in parts]), rcond=None)[0]
-    scale = alike.model.classifier.scale
-    known = (scale * alike.z[:, ASKED_TO_FIT] @ alike.weights.T).amax(2).flatten().double().numpy()
-    threshold = np.quantile(known, FALSE_ALARMS)
-
-    def best(extra, *, taught):
-        """Return the best scores of pictures of taught or untaught categories, offset included."""
-        found = []
-        for words, base, novel, own in parts:
-            some = slice(0, len(own)) if taught else slice(len(own), None)
-            added = threshold + extra - np.dot(words, expected)
-            found.append(torch.maximum(base, novel + added)[some].flatten())
-        return torch.cat(found).double().numpy()
-
-    extra = brentq(
-        lambda extra: (best(extra, taught=True) < threshold).mean() - FALSE_ALARMS, -30, 30, xtol=1e-3
-    )
-    taught, strange = best(extra, taught=True), best(extra, taught=False)
-    pooled = np.concatenate([known, np.random.default_rng(0).choice(taught, len(known))])
-    found = fit_unknown([Best(0, pooled)], [Best(0, strange)], 2 * len(known))
-    start, number, rise, slope = -expected + [threshold + extra, 0, 0, 0]
-    report = {
-        "auroc": auroc(pooled, strange),
-        "false_alarms": (pooled < found.threshold).mean(),
-        "unknown_accepted": (strange >= found.threshold).mean(),
-    }
-    offset = TaughtOffset(start=start, number=number, rise=rise, slope=slope)
-    return found.model_copy(update={"taught": offset}), {
-        name: round(100 * share, 2) for name, share in report.items()
-    }
+def flat(scores):
+    return scores.flatten().double().numpy()
 
 
 def percent(scores, labels):
@@ -251,7 +222,9 @@ def main():
     calibration = calibrate(
         model, None, replace(chosen, support=fit), taught=MANY, score=score, biases=biases
     )
-    unknown, figures = after_teaching(alike, fitted, typical)
+    taught = lessons(alike, fitted, typical)
+    unknown = fit_unknown(taught, features[:, ASKED_TO_FIT].flatten(0, 1).shape[0])
+    figures = {name: round(100 * share, 2) for name, share in unknown_figures(taught, unknown).items()}
     told = {name: value for name, value in calibration.report.items() if "alarms" not in name}
     calibration = calibration.model_copy(
         update={"bias_slope": slopes, "tightness": typical, "unknown": unknown, "report": told | figures}

@@ -83,13 +83,17 @@ class TaughtOffset(Value):
     rise: Bias
     slope: Bias
 
+    def at(self, terms: Sequence[float]) -> float:
+        """Return the offset for ln(taught categories), ln(examples) and the excess of the tightness."""
+        return float(self.start + np.dot([self.number, self.rise, self.slope], terms))
+
 
 class Unknown(Value):
     """How pictures of unknown categories are detected: by a best score that is too low.
 
-    clearance = best score − threshold − rise · ln(1 + taught categories). The scores include the bias of
-    taught categories, or `taught` in its place. `rise` is there because the best score of a known picture
-    changes with the number of taught categories. A picture with a clearance below 0 is called unknown; on
+    clearance = best score − threshold − rise · ln(1 + taught categories). The scores include `taught`, or the
+    bias of taught categories where there is none: older models have a `rise` of the threshold instead, so
+    that teaching could make pictures unknown. A picture with a clearance below 0 is called unknown; on
     validation pictures of known categories that happens to a share of `false_alarms`. The probability of
     "unknown" is 1 / (1 + exp(steepness · clearance − offset)), which is at least ½ below 0.
     """
@@ -142,8 +146,7 @@ class Calibration(Value):
         if self.unknown is None or self.unknown.taught is None:
             return self.biases(examples, tightness)
         offset = self.unknown.taught
-        start = offset.start + offset.number * np.log(max(1, len(examples)))
-        start += offset.slope * self._excess(tightness)
+        start = offset.at([np.log(max(1, len(examples))), 0, self._excess(tightness)])
         found: npt.NDArray[np.float64] = start + offset.rise * _log_shots(examples)
         return found
 
