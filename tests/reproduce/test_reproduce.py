@@ -33,7 +33,7 @@ def read(path):
 
 # Few enough to be quick, and one of each kind.
 FEW = ("matching", "cosine-mean", "cosine-attention", "dot-mean", "nearest-mean")
-TABLE = rows.Table("table1", "Table 1", "val", 30, tuple(row for row in rows.TABLE_1.rows if row.key in FEW))
+TABLE = rows.TABLE_1.only(FEW)
 WISHES = {"tasks": 30, "queries": 3, "settings": SETTINGS}
 COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "table1-cifar-fs-c64f"
 
@@ -41,8 +41,6 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "table1-cifar-fs-c6
 def few_rows(patch):
     """Let table 1 have but few rows, and train them quickly."""
     train_quickly(patch)
-    for module in (rows, running, page):
-        patch.setattr(module, "TABLE_1", TABLE)
     patch.setitem(rows.TABLES, "table1", TABLE)
 
 
@@ -346,12 +344,11 @@ def test_another_reproduction_in_the_same_folder_is_refused(finished, colours):
     assert tree(finished) == before
 
 
-def test_minutes_decide_the_images_once(colours, tmp_path, monkeypatch):
+def test_minutes_decide_the_steps_once(colours, tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "measure", lambda *words: Speed(stage1_step=1.0, stage2_step=0.5, picture=0.0))
     made = plan.make_plan(tmp_path, "table1", str(colours), minutes=2, **WISHES)
     # Four extractors of 8 steps and two generators of 4 half seconds: 36 s; 0.9 · 120 s are three times that.
-    assert made.decided == {"stage1.steps": "24", "stage2.steps": "12"}
-    assert made.images == 24 * 24
+    assert made.decided == {"": {"stage1.steps": "24", "stage2.steps": "12"}}
     plan.keep_plan(tmp_path, made)
     monkeypatch.setattr(plan, "measure", lambda *words: pytest.fail("measured again"))
     assert plan.make_plan(tmp_path, "table1", str(colours), minutes=2, **WISHES) == made

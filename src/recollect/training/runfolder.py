@@ -135,6 +135,20 @@ class RunFolder:
             )
         return begun
 
+    def require_pictures(self, key: str, data: str) -> None:
+        """Refuse pictures of `data`, identified by `key`, unless the run was begun with the same."""
+        begun, _ = self._read()
+        if begun.data_key == key:
+            return
+        if begun.data == data:
+            raise ConfigError(
+                f"the pictures of {data} have changed since {self.path} was begun: start a new run"
+            )
+        raise ConfigError(
+            f"{self.path} learns from the pictures of {begun.data}, and those of {data} are others: "
+            "choose another --out"
+        )
+
     def checkpoint(self, stage: int) -> Path:
         """Return where the checkpoint of a stage in progress lies."""
         return self.path / f"stage{stage}.checkpoint.safetensors"

@@ -131,10 +131,8 @@ def train(
         config = resolve(config, split)
         if check is not None:
             check(config, split)
-    elif config.data_key != split.base_train.key:
-        raise ConfigError(
-            f"the pictures of {config.data} have changed since {out} was begun: start a new run"
-        )
+    else:
+        folder.require_pictures(split.base_train.key, config.data)
     machine.prepare(config.threads)
     with locked(out):
         if not resume:
