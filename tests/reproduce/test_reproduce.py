@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from reproductions import read, timeless, words_of
 
 from colours import SETTINGS, train_quickly, write_colours
 from pictures import tree
@@ -25,11 +26,6 @@ from recollect.reproduce.results import FIGURES, Place, Results, packed, unpacke
 from recollect.training.budget import Speed
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
-
-
-def read(path):
-    return json.loads(path.read_text(encoding="utf-8"))
-
 
 # Few enough to be quick, and one of each kind.
 FEW = ("matching", "cosine-mean", "cosine-attention", "dot-mean", "nearest-mean")
@@ -68,21 +64,6 @@ def finished(colours, tmp_path_factory):
         torch.set_num_threads(1)
         reproduced(colours, folder)
     return folder
-
-
-def timeless(folder, copy):
-    """Copy what a page is made of, with all times 0, and return the page's bytes."""
-    for path in [*folder.glob("*.json"), *folder.glob("*.png"), *folder.glob("results/*.json")]:
-        there = copy / path.relative_to(folder)
-        there.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, there)
-        if path.parent.name == "results":
-            words = read(there)
-            words |= {"training_seconds": 0, "evaluation_seconds": 0}
-            words["report"]["seconds"] = 0
-            write_json(there, words)
-    page.write_page(copy)
-    return tree(copy)
 
 
 def test_every_training_is_a_finished_run_with_its_result(finished):
@@ -237,10 +218,6 @@ def test_the_commands_on_the_page_train_the_same(finished, colours):
         assert told.stage1_from == (None if training.stage1 is None else f"runs/{training.stage1}")
         assert f"evaluate runs/{training.name} pictures --categories val" in evaluates
         assert evaluates.endswith("--seed 1"), "not on the tasks by which it was selected"
-
-
-def words_of(settings):
-    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
 @pytest.mark.parametrize(("what", "made"), [("table1", "table1.md"), ("figure-tsne", "tsne.png")])
