@@ -300,7 +300,7 @@ def require_runs(plan: Plan, trainings: Sequence[Training], data: str, folder: P
     for training in trainings:
         run = RunFolder(folder / "runs" / training.name)
         if run.begun():
-            run.require_pictures(split.base_train.key, data)
+            run.require_pictures(data, split.base_train.key)
             wanted = wanted_config(plan, training, data, split)
             # Where a reproduction was moved, the same stage 1 has another path.
             begun = run.config()

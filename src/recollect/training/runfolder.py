@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from recollect.data.catalogue import kind_of
 from recollect.errors import ConfigError
 from recollect.model.spec import ModelSpec, is_own_code
 from recollect.modelfile import FILE_NAME, TrainedOn, read_header
@@ -135,10 +136,10 @@ class RunFolder:
             )
         return begun
 
-    def require_pictures(self, key: str, data: str) -> None:
-        """Refuse pictures of `data`, identified by `key`, unless the run was begun with the same."""
+    def require_pictures(self, data: str, key: str | None = None) -> None:
+        """Refuse another data set than the run's and, with the `key` of the pictures of `data`, other ones."""
         begun, _ = self._read()
-        if begun.data_key == key:
+        if kind_of(begun.data) == kind_of(data) and key in {None, begun.data_key}:
             return
         if begun.data == data:
             raise ConfigError(

@@ -111,6 +111,7 @@ def train(
     folder = RunFolder(out)
     if resume:
         begun = folder.require_same(config)
+        folder.require_pictures(config.data)  # before they are decoded
         if (begun.threads, begun.device) != (config.threads, config.device):
             say(
                 f"begun with {begun.threads} threads on {begun.device}: the weights may differ in their last "
@@ -132,7 +133,7 @@ def train(
         if check is not None:
             check(config, split)
     else:
-        folder.require_pictures(split.base_train.key, config.data)
+        folder.require_pictures(config.data, split.base_train.key)
     machine.prepare(config.threads)
     with locked(out):
         if not resume:
