@@ -469,7 +469,9 @@ class Recognizer:
         words = {taught.id: taught for taught in changed}
         for id_, terms in self._store.terms(list(words)):
             taught = words[id_]
-            self._vectors.put(taught.id, self._view(mean(terms)) if self._solved is None else terms)
+            if self._solved is None:
+                terms = self._view(self._backend.compose(mean(terms), len(terms)))  # noqa: PLW2901
+            self._vectors.put(taught.id, terms)
             self._taught[taught.id] = taught
         self._listed = None
 

@@ -41,7 +41,7 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
         return Speed(stage1_step, 0.0, picture)
     views = torch.randn(1, len(split.base_train), model.width)
     trial = copy.deepcopy(model)
-    trial.replace_generator(config.generator, config.stage2.sharpness)
+    trial.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
     episodic = EpisodicTraining(trial, split, config, views.half())
     stage2_step = _seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     return Speed(stage1_step, stage2_step, picture)

@@ -137,7 +137,7 @@ class RunFolder:
         return begun
 
     def require_pictures(self, data: str, key: str | None = None) -> None:
-        """Refuse another data set than the run's and, with the `key` of the pictures of `data`, other ones."""
+        """Refuse another data set than the run's and, where the `key` of its pictures is given, others."""
         begun, _ = self._read()
         if kind_of(begun.data) == kind_of(data) and key in {None, begun.data_key}:
             return

@@ -260,7 +260,7 @@ def learn_stage_two(
     if config.learns_generator:
         began = time.monotonic()
         torch.manual_seed(step_seed(config.seed, 2, 0))
-        model.replace_generator(config.generator, config.stage2.sharpness)
+        model.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
         if views is None:
             views = make_views(model, split, config, stop)
         stage = EpisodicTraining(model, split, config, views, held_out)
