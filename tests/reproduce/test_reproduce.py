@@ -70,7 +70,9 @@ def test_every_training_is_a_finished_run_with_its_result(finished):
     names = [training.name for training in TABLE.trainings(1)]
     assert sorted(path.name for path in (finished / "runs").iterdir()) == sorted(names)
     for name in names:
-        assert read_header(finished / "runs" / name).provenance["finished"]
+        header = read_header(finished / "runs" / name)
+        assert header.provenance["finished"]
+        assert not header.spec.shot_aware, "trained for one number of shots"
         words = read(finished / "results" / f"{name}.json")
         assert words["report"]["model"] == f"runs/{name}"
         assert words["report"]["categories"] == "val"

@@ -19,7 +19,7 @@ from pictures import tree
 from recollect.data import glyphs
 from recollect.errors import ConfigError
 from recollect.evaluation.evaluate import evaluation_report
-from recollect.modelfile import read_header
+from recollect.modelfile import load_model, read_header
 from recollect.reproduce import page, plan
 from recollect.reproduce import run as running
 from recollect.reproduce.results import write_json
@@ -85,6 +85,8 @@ def test_each_row_is_a_run_of_its_extractor_with_any_number_of_shots(finished):
     for name in EXTRACTORS:
         header = read_header(finished / "runs" / name)
         assert (header.spec.extractor, header.spec.generator) == (name, "attention")
+        assert header.spec.shot_aware
+        assert load_model(finished / "runs" / name).generator.fading != 0, "nothing was learned"
         config = RunFolder(finished / "runs" / name).config()
         assert (config.shots, config.select) == ("mixed", "both")
 
