@@ -223,6 +223,7 @@ def affordable(plan: Plan, data: str, split: Split) -> float:
     fewest = 1.0  # steps of stage 1 for each of its evaluations
     judged = judged_pictures(split)
     speeds: dict[str, Speed] = {}
+    viewed: set[str] = set()
     for training in plan.rows.trainings(plan.seeds):
         config = config_of(plan, training, data)
         ours, stage1 = config.method == PAPER, config.stage1
@@ -239,7 +240,9 @@ def affordable(plan: Plan, data: str, split: Split) -> float:
             fewest = min(fewest, (stage1.steps or 1) / stage1.evaluations)
         if ours and config.learns_generator:
             learning += speed.stage2_step * config.stage2.steps
-            waiting += speed.picture * config.stage2.views * len(split.base_train)
+            first = training.stage1 or training.name  # generators on one stage 1 share its views
+            waiting += 0 if first in viewed else speed.picture * config.stage2.views * len(split.base_train)
+            viewed.add(first)
     share = (60 * minutes * _MARGIN - waiting) / learning
     if share * fewest < 1:
         raise ConfigError(

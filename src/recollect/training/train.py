@@ -39,7 +39,7 @@ from recollect.training.ridge import (
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import HeldOut, Judgement
 from recollect.training.stage1 import BaseClassification, augmentation, small_pictures
-from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
+from recollect.training.stage2 import EpisodicTraining, episodes_of, require_memory, shared_views
 from recollect.training.starting import require_extractor, starting_model, suited
 
 log = logging.getLogger(__name__)
@@ -262,7 +262,7 @@ def learn_stage_two(
         torch.manual_seed(step_seed(config.seed, 2, 0))
         model.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
         if views is None:
-            views = make_views(model, split, config, stop)
+            views = shared_views(model, split, config, stop)
         stage = EpisodicTraining(model, split, config, views, held_out)
         prepared = time.monotonic() - began
         try:
