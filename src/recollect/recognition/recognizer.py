@@ -470,8 +470,9 @@ class Recognizer:
         for id_, terms in self._store.terms(list(words)):
             taught = words[id_]
             if self._solved is None:
-                terms = self._view(self._backend.compose(mean(terms), len(terms)))  # noqa: PLW2901
-            self._vectors.put(taught.id, terms)
+                self._vectors.put(id_, self._view(self._backend.compose(mean(terms), len(terms))))
+            else:
+                self._vectors.put(id_, terms)
             self._taught[taught.id] = taught
         self._listed = None
 
