@@ -509,8 +509,8 @@ MUTANTS = [
     Mutant(
         "taught vectors of any length",
         "recognition/recognizer.py",
-        "self._view(mean(terms))",
-        "mean(terms)",
+        "self._view(self._backend.compose(mean(terms), len(terms)))",
+        "self._backend.compose(mean(terms), len(terms))",
         "recognition/test_recognizer.py -k joint_scores",
     ),
     Mutant(

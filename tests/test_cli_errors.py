@@ -308,6 +308,12 @@ def test_a_resume_of_a_recipe_that_left_a_setting_out(refused, unfinished, zoo):
     )
 
 
+def test_a_resume_with_another_data_set(refused, unfinished):
+    told = refused("train", "glyphs", "--out", unfinished, "--resume")
+    begun = json.loads((unfinished / "config.json").read_text())["data"]
+    assert f"{unfinished} learns from the pictures of {begun}, and those of glyphs are others" in told
+
+
 def test_a_resume_when_the_pictures_have_changed(refused, unfinished, tmp_path):
     config = json.loads((unfinished / "config.json").read_text())
     zoo = write_folder(tmp_path / "zoo", COUNTS)

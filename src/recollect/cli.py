@@ -596,12 +596,16 @@ def reproduce(
     data: str = _argument("DATA", "glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH."),
     minutes: Minutes = None,
     seeds: int = _option("N", "Trainings of every row.", min=1, default=1),
+    extractors: str | None = _option(
+        "NAMES", "Rows of table2: some of c32f,c64f,c128f,resnet (all but resnet)."
+    ),
     out: Path = _option(
         "DIR",
         "Folder for runs, results and page; what is finished there is kept.",
         default=Path("reproduced"),
     ),
     preset: str | None = _option("NAME", "The recipe of all trainings."),
+    note: str | None = _option("TEXT", "A remark for the page, such as what else the machine did meanwhile."),
     tasks: int | None = _option("N", "How many tasks (table1: 2000, table2: 600).", min=2),
     queries: Queries = None,
     settings: Settings = None,
@@ -612,7 +616,8 @@ def reproduce(
     from recollect.commands.reproduce import reproduce as run
 
     wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
-    made = run(what, data, out, settings or [], device, threads, **wishes)
+    names = None if extractors is None else extractors.split(",")
+    made = run(what, data, out, settings or [], device, threads, extractors=names, note=note, **wishes)
     _print(made, lambda result: str(result["made"]))
 
 

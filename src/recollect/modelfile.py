@@ -290,7 +290,7 @@ def fingerprint(model: "Model") -> str:
 def digest_of(spec: ModelSpec, weights: Tensors) -> str:
     """Return a digest of a whole model: what taught vectors depend on."""
     # Newer fields are left out at their defaults, so that stores of older models still match.
-    newer = {name for name in ("centred", "mirrored") if not getattr(spec, name)}
+    newer = {name for name in ("centred", "mirrored", "shot_aware") if not getattr(spec, name)}
     return _digest_of(spec.model_dump(exclude=newer), weights)
 
 

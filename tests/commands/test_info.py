@@ -67,6 +67,7 @@ def test_info_says_what_the_model_is(path, tiny_model):
         "mirrored": False,
         "classifier": "cosine",
         "generator": "attention",
+        "shot_aware": False,
         "preprocessing": {"size": 16, "short_side": None, "mean": [120, 115, 104], "std": [70, 68, 72]},
         "base_categories": 7,
         "first_categories": [f"base-{index}" for index in range(5)],

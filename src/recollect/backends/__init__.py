@@ -24,7 +24,14 @@ class Backend(Protocol):
         ...
 
     def generate(self, features: Floats) -> Floats:
-        """Return each example's term (n, d); a category's vector is made from its terms."""
+        """Return each example's term (n, d), of which `solve` or `compose` makes a category's vector.
+
+        Where the generator is shot-aware it has two parts, (n, 2d).
+        """
+        ...
+
+    def compose(self, mean: Floats, examples: int) -> Floats:
+        """Return the vector (d,) of a category with this many examples, from the mean of their terms."""
         ...
 
     def solve(self, moments: Doubles, sums: Floats) -> Floats:

@@ -31,6 +31,9 @@ class TorchBackend:
         self.scale = float(model.classifier.scale.detach())
         generator = model.generator
         self._regularised: Doubles | None = None  # what every solution starts from
+        self._fading: float | None = None
+        if isinstance(generator, AttentionGenerator) and generator.fading is not None:
+            self._fading = float(generator.fading.detach())
         if isinstance(generator, RidgeGenerator):
             self._regularised = generator.regularised().cpu().numpy()
 
@@ -55,9 +58,17 @@ class TorchBackend:
     @undisturbed()
     @torch.inference_mode()
     def generate(self, features: Floats) -> Floats:
-        """Return each example's term (n, d)."""
+        """Return each example's term (n, d), or both parts of it (n, 2d)."""
         terms: Floats = self._model.terms(self._tensor(features)).cpu().numpy()
         return terms
+
+    def compose(self, mean: Floats, examples: int) -> Floats:
+        """Return the vector (d,) of a category with this many examples, from the mean of their terms."""
+        if self._fading is None:
+            return mean
+        average, attended = np.split(mean, 2)
+        vector: Floats = average + np.float32(examples**-self._fading) * attended
+        return vector
 
     @undisturbed()
     @torch.inference_mode()

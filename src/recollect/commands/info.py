@@ -21,7 +21,7 @@ def model_info(model: str | Path) -> dict[str, Any]:
     """Return what a model file is and where it comes from.
 
     `file`, `megabytes`, `format`, `method`, `parameters`, `fingerprint` (what features depend on),
-    `extractor`, `last_relu`, `centred`, `mirrored`, `classifier`, `generator`, `preprocessing`,
+    `extractor`, `last_relu`, `centred`, `mirrored`, `classifier`, `generator`, `shot_aware`, `preprocessing`,
     `base_categories` (how many) and the first of them, `first_categories`; `taught` (how many categories
     came with the file) and `calibration`; `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as
     the training wrote it, with its configuration. `parameters` and `fingerprint` are null if the extractor's
@@ -70,7 +70,7 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
         "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}"
         f"{', centred' if info['centred'] else ''}{', mirrored' if info['mirrored'] else ''}",
         "classifier": info["classifier"],
-        "generator": info["generator"],
+        "generator": f"{info['generator']}{', shot-aware' if info['shot_aware'] else ''}",
         "parameters": f"unknown, because its weights are not installed: {PUBLISHED[info['extractor']].remedy}"
         if info["parameters"] is None
         else f"{info['parameters']:,}",

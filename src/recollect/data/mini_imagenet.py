@@ -148,17 +148,21 @@ def _with_published(library: Library) -> Library:
 def _listed(files: Files, tables: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return the category of every picture of every set."""
     places = _by_base_name(files.names)
-    seen = set()
+    seen, missing = set(), []
     listed: dict[str, dict[str, str]] = {part: {} for part in tables}
     for part, table in tables.items():
         for line, file, category in _rows(files, table):
             base = PurePosixPath(file).name
-            if base not in places:
-                raise DataError(f"{line}: {file[:80]!r} is not among the pictures of {files.path}: {AGAIN}")
             if base in seen:
                 raise DataError(f"{line}: {file!r} is listed a second time: remove one of the lines")
             seen.add(base)
-            listed[part][_only(files, places[base])] = category
+            if base in places:
+                listed[part][_only(files, places[base])] = category
+            else:
+                missing.append(f"{line}: {file[:80]!r}")
+    if missing:
+        more = f", nor are {len(missing) - 1} others that are listed" if len(missing) > 1 else ""
+        raise DataError(f"{missing[0]} is not among the pictures of {files.path}{more}: {AGAIN}")
     return listed
 
 

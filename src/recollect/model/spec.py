@@ -58,6 +58,7 @@ class ModelSpec(Value):
     categories: tuple[str, ...]
     centred: bool = False  # a mean feature, kept with the weights, is subtracted from every feature
     mirrored: bool = False  # a feature is the mean of a picture's and its mirror image's
+    shot_aware: bool = False  # attention counts for less, the more examples a category has
 
     @model_validator(mode="after")
     def _distinct(self) -> "ModelSpec":
@@ -65,6 +66,8 @@ class ModelSpec(Value):
             raise ValueError("two base categories have the same name")
         if self.generator == "ridge" and self.classifier != "cosine":
             raise ValueError("the generator 'ridge' needs the cosine classifier")
+        if self.shot_aware and self.generator != "attention":
+            raise ValueError(f"the generator '{self.generator}' is the same for any number of examples")
         return self
 
 

@@ -507,7 +507,10 @@ class Recognizer:
         words = {taught.id: taught for taught in changed}
         for id_, terms in self._store.terms(list(words)):
             taught = words[id_]
-            self._vectors.put(taught.id, self._view(mean(terms)) if self._solved is None else terms)
+            if self._solved is None:
+                self._vectors.put(id_, self._view(self._backend.compose(mean(terms), len(terms))))
+            else:
+                self._vectors.put(id_, terms)
             self._taught[taught.id] = taught
         self._listed = None
 

@@ -15,6 +15,7 @@ from recollect.errors import JOINERS, StoreError, one_line
 Floats = npt.NDArray[np.float32]
 LONGEST_NAME = 200
 LAST_ID = 2**53  # no id is as large as this
+TERM_PARTS = (1, 2)  # a term is as wide as a feature, or twice as wide
 SAME = 1e-4  # how far two features of one picture may lie apart, relative to their length
 
 
@@ -41,7 +42,7 @@ class NewExample:
     """A picture to be kept: its feature z, its term of the category's vector, perhaps a thumbnail."""
 
     feature: Floats  # (d,)
-    term: Floats  # (d,)
+    term: Floats  # (d,), or two parts (2d,)
     thumbnail: bytes | None = None
 
 
@@ -177,8 +178,8 @@ def check_examples(name: str, examples: Sequence[NewExample], width: int) -> Non
     if not examples:
         raise StoreError(f"no examples were given for '{name}': at least one is needed")
     for example in examples:
-        for values in (example.feature, example.term):
-            if values.shape != (width,) or not np.isfinite(values).all():
+        for values, parts in ((example.feature, (1,)), (example.term, TERM_PARTS)):
+            if values.shape not in [(part * width,) for part in parts] or not np.isfinite(values).all():
                 raise StoreError(f"an example of '{name}' is not {width} finite numbers")
 
 

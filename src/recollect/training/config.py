@@ -134,6 +134,11 @@ class Config(Value):
         return self.generator in {"average", "attention"}
 
     @property
+    def shot_aware(self) -> bool:
+        """Return whether the generator learns what the number of examples changes."""
+        return self.generator == "attention" and self.shots == "mixed"
+
+    @property
     def most_shots(self) -> int:
         """Return the largest N' of an episode."""
         return self.stage2.max_shots if self.shots == "mixed" else self.shots

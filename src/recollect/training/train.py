@@ -39,7 +39,7 @@ from recollect.training.ridge import (
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import HeldOut, Judgement
 from recollect.training.stage1 import BaseClassification, augmentation, small_pictures
-from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
+from recollect.training.stage2 import EpisodicTraining, episodes_of, require_memory, shared_views
 from recollect.training.starting import require_extractor, starting_model, suited
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,7 @@ def train(
     folder = RunFolder(out)
     if resume:
         begun = folder.require_same(config)
+        folder.require_pictures(config.data)  # before they are decoded
         if (begun.threads, begun.device) != (config.threads, config.device):
             say(
                 f"begun with {begun.threads} threads on {begun.device}: the weights may differ in their last "
@@ -131,10 +132,8 @@ def train(
         config = resolve(config, split)
         if check is not None:
             check(config, split)
-    elif config.data_key != split.base_train.key:
-        raise ConfigError(
-            f"the pictures of {config.data} have changed since {out} was begun: start a new run"
-        )
+    else:
+        folder.require_pictures(config.data, split.base_train.key)
     machine.prepare(config.threads)
     novel, base = split.evaluated("val")
     held_out = len(base) + len(novel or ())
@@ -264,9 +263,9 @@ def learn_stage_two(
     if config.learns_generator:
         began = time.monotonic()
         torch.manual_seed(step_seed(config.seed, 2, 0))
-        model.replace_generator(config.generator, config.stage2.sharpness)
+        model.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
         if views is None:
-            views = make_views(model, split, config, stop)
+            views = shared_views(model, split, config, stop)
         stage = EpisodicTraining(model, split, config, views, held_out)
         prepared = time.monotonic() - began
         try:
