@@ -278,7 +278,7 @@ def test_the_false_alarm_rate_holds_however_many_are_taught_and_from_however_man
         assert called_unknown(unknown, some, "strange") > 0.3
 
 
-def test_teaching_makes_no_picture_unknown():
+def test_teaching_makes_no_base_picture_unknown():
     rng = np.random.default_rng(0)
     unknown = fit_unknown([lesson(rng, taught, 2) for taught in (1, 5, 20)], 1000)
     scores = rng.normal(6, 1, 1000)

@@ -287,9 +287,9 @@ def lessons_of(drawn: Mapping[int, Sequence[Scored]]) -> list[Lesson]:
 def fit_unknown(lessons: Sequence[Lesson], pictures: int) -> Unknown | None:
     """Return how unknown pictures are detected, with `FALSE_ALARMS` of the known ones called unknown.
 
-    The threshold is that of base pictures before anything is taught, and stays: teaching never makes a
-    picture unknown. `None` if there are too few pictures to measure the share of false alarms, or if best
-    scores do not separate known from unknown ones.
+    The threshold is that of base pictures before anything is taught, and stays: teaching never makes any
+    of them unknown. `None` if there are too few pictures to measure the share of false alarms, or
+    if best scores do not separate known from unknown ones.
     """
     from sklearn.linear_model import LogisticRegression
 
