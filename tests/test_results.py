@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from recollect.commands.train import train_text
-from recollect.data.splits import held_tenth
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
@@ -163,8 +162,7 @@ def test_fine_tuning_is_compared_as_measured(name):
 
 def test_the_guide_shows_what_its_commands_printed():
     guide = " ".join((RESULTS.parent / "guide.md").read_text(encoding="utf-8").split())
-    held_out = 75 * held_tenth(10).val  # of 75 kinds with ten photographs each
-    assert train_text({"held_out": held_out} | read("guide/train.json")).splitlines()[1] in guide
+    assert train_text(read("guide/train.json")).splitlines()[1] in guide
     assert "{accuracy:.1f} % of {pictures} photographs".format(**read("guide/check.json")) in guide
     told = (
         "On {held_back} held-out examples of the promoted categories, among all: {before:.1f} % right "
