@@ -125,7 +125,7 @@ def test_a_picture_that_was_taught_before_is_left_out_unless_it_is_to_be_kept(mo
     more = write_picture(photos / "more.png", seed=99)
     _, said, _ = run("teach", model, "tapir", photos / "tapir", more)
     assert said.splitlines()[0] == "Taught 'tapir' from 1 picture, 3 in all."
-    assert said.splitlines()[1].startswith("  Left out, because they were taught before: ")
+    assert said.splitlines()[1].startswith("  Left out, because the category has them already: ")
     assert "tapir/000.png" in said
     (one,) = answer("teach", model, "okapi", second, "--keep-duplicates")["taught"]
     assert (one["added"], one["examples"], one["skipped"]) == (1, 4, [])

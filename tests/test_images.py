@@ -340,6 +340,12 @@ def test_avif_is_read_where_pillow_reads_it(tmp_path):
         pytest.skip("this Pillow was built without AVIF")
     Image.new("RGB", (40, 30), (200, 20, 20)).save(tmp_path / "a.avif", quality=95)
     assert np.abs(read_pixels(tmp_path / "a.avif", 16).astype(int) - (200, 20, 20)).max() < 8
+    # The brand in front may be one that HEIC has too.
+    content = (tmp_path / "a.avif").read_bytes()
+    assert content[8:12] == b"avif"
+    other = content[:8] + b"mif1" + content[12:]
+    assert b"avif" in other[12:64]
+    assert np.array_equal(read_pixels(other, 16), read_pixels(content, 16))
     assert has_picture_suffix("IMG_1.AVIF")
 
 

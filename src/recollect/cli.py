@@ -604,7 +604,7 @@ def reproduce(
         "Folder for runs, results and page; what is finished there is kept.",
         default=Path("reproduced"),
     ),
-    preset: str | None = _option("NAME", "The recipe of all trainings."),
+    preset: str | None = _option("NAME", "The recipe; rows of table2 take that of their extractor."),
     note: str | None = _option("TEXT", "A remark for the page, such as what else the machine did meanwhile."),
     tasks: int | None = _option("N", "How many tasks (table1: 2000, table2: 600).", min=2),
     queries: Queries = None,

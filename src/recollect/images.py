@@ -61,7 +61,7 @@ UNREAD_SUFFIXES = HEIC_SUFFIXES | {
 
 # Raster formats only: Pillow hands EPS to Ghostscript, and rare formats have rarely tested decoders.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if _AVIF else []))
-# The brands with which HEIC files start; AVIF has others.
+# The brands with which HEIC files start. AVIF may start with the last two; it names itself after them.
 HEIC_START = re.compile(rb".{4}ftyp(heic|heix|heim|heis|hevc|hevx|hevm|hevs|mif1|msf1)", re.DOTALL)
 
 # Just below the size from which Pillow itself warns of a decompression bomb.
@@ -223,10 +223,10 @@ def _read_file(path: str | os.PathLike[str], name: str, short_side: int | None) 
 
 
 def _decode(stream: BinaryIO, name: str, short_side: int | None) -> Image.Image:
-    start = stream.read(16)
+    start = stream.read(64)
     if not start:
         raise PictureError(f"{name}: the file is empty. Save or download it again")
-    heic = HEIC_START.match(start) is not None
+    heic = HEIC_START.match(start) is not None and not (_AVIF and b"avif" in start)
     if heic and not reads_heic():
         raise PictureError(f"{name}: this is HEIC. {HEIC_REMEDY}, or convert it to JPEG")
     with _clear_errors(name), Image.open(stream, formats=("HEIF",) if heic else FORMATS) as image:

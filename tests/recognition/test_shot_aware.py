@@ -27,6 +27,14 @@ def model(make_model):
     return made
 
 
+@pytest.mark.parametrize("fading", [-1e4, 200.0, float("nan")])
+def test_a_weight_that_no_training_gives_is_refused(model, fading):
+    with torch.no_grad():
+        model.generator.fading.fill_(fading)
+    with pytest.raises(ModelError, match="fading"):
+        TorchBackend(model)
+
+
 def test_order_changes_no_bit(model):
     one, other = (Recognizer(TorchBackend(model)) for _ in range(2))
     for seed in SEEDS:

@@ -198,6 +198,10 @@ def test_rows_of_extractors_are_chosen_by_name(finished, refused, run, tmp_path)
     assert code == 0
     assert "--extractors c32f " in text
     assert "of evaluation in all. Beside other work.\n" in text
+    options = (*options[:-1], "Alone.")  # a remark may change, or be left out
+    assert run("reproduce", "table2", "glyphs", *out, "--extractors", "c32f", *options)[0] == 0
+    assert run("reproduce", "table2", "glyphs", *out, "--extractors", "c32f", *options[:-2])[0] == 0
+    assert "of evaluation in all. Alone.\n" in (tmp_path / "new" / "table2.md").read_text(encoding="utf-8")
     assert "| c64f |" not in text
     assert "Unfinished" not in text
 

@@ -294,6 +294,15 @@ def test_base_scores_of_many_hidden_categories_do_not_raise_the_threshold():
     assert threshold == pytest.approx(np.quantile(few.base[0], 0.05), abs=0.01)
 
 
+def test_the_offset_stays_beyond_the_numbers_that_it_was_fitted_for():
+    rng = np.random.default_rng(0)
+    unknown = fit_unknown([lesson(rng, taught, 1) for taught in (1, 5, 20)], 1000)
+    calibration = Calibration(unknown=unknown)
+    few, most, more = (calibration.unknown_offsets([1] * taught)[0] for taught in (5, 20, 500))
+    assert few > most + 0.2
+    assert more == most
+
+
 def test_taught_pictures_that_look_known_anyway_need_no_offset():
     rng = np.random.default_rng(0)
     some = lesson(rng, 5, 2)._replace(novel=(rng.normal(9, 1, 4000), rng.normal(2, 1, 4000)))

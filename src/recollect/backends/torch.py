@@ -15,6 +15,7 @@ from recollect.modelfile import PAPER, Header, digest_of, load_model, read_heade
 from recollect.system.forks import undisturbed
 from recollect.system.machine import find_device
 
+_STEEPEST = 10.0  # of what attention can fade with in a file that is not damaged
 _processes = {os.getpid()}  # this one, and forks of it that compute with one thread
 
 
@@ -34,6 +35,8 @@ class TorchBackend:
         self._fading: float | None = None
         if isinstance(generator, AttentionGenerator) and generator.fading is not None:
             self._fading = float(generator.fading.detach())
+            if not abs(self._fading) <= _STEEPEST:
+                raise ModelError(f"the weight generator.fading is {self._fading:g}: the model is damaged")
         if isinstance(generator, RidgeGenerator):
             self._regularised = generator.regularised().cpu().numpy()
 

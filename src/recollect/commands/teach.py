@@ -121,7 +121,7 @@ def teach_text(result: dict[str, Any]) -> str:
         lines.append(f"{line}.")
         if one["skipped"] and one["added"]:
             paths = [keep_end(path, _ROOM) for path in one["skipped"]]
-            lines.append(f"  Left out, because they were taught before: {listed(paths, 3)}")
+            lines.append(f"  Left out, because the category has them already: {listed(paths, 3)}")
         twins = {True: "Taught before, and counted again", False: "Also taught to another category"}
         for own, words in twins.items():
             again = [

@@ -355,14 +355,17 @@ def cached_library(
     opened = _open_library(folder, key, size)
     if opened is None:
         with replacing_folder(folder) as part:
+            made: list[np.memmap[Any, np.dtype[np.uint8]]] = []
 
             def room(count: int) -> Pixels:
                 path, shape = part / "pixels.npy", (count, size, size, 3)
-                pixels = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+                made.append(np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape))
                 _reserve(path)
-                return pixels
+                return made[-1]
 
             about = build(room)
+            for pixels in made:  # to disk, before the folder has its name
+                pixels.flush()
             (part / "about.json").write_text(json.dumps({"version": CACHE_VERSION, **about}))
         opened = _open_library(folder, key, size)
     if opened is None:

@@ -78,17 +78,19 @@ class TaughtOffset(Value):
     """What is added to the scores of taught categories before a picture is tested for "unknown".
 
     start + number · ln(taught categories) + rise · ln(examples) + slope · (tightness − typical tightness);
-    `Calibration` defines the tightness.
+    `Calibration` defines the tightness. Beyond `most` taught categories it stays.
     """
 
     start: Bias
     number: Bias
     rise: Bias
     slope: Bias
+    most: Annotated[int, Field(ge=1, le=2**31)] | None = None
 
-    def at(self, terms: Sequence[float]) -> float:
-        """Return the offset for ln(taught categories), ln(examples) and the excess of the tightness."""
-        return float(self.start + np.dot([self.number, self.rise, self.slope], terms))
+    def at(self, taught: int, log_shots: float, excess: float) -> float:
+        """Return the offset for taught categories, ln(examples) and the excess of the tightness."""
+        number = self.number * np.log(min(max(1, taught), self.most or taught))
+        return float(self.start + number + self.rise * log_shots + self.slope * excess)
 
 
 class Unknown(Value):
@@ -149,7 +151,7 @@ class Calibration(Value):
         if self.unknown is None or self.unknown.taught is None:
             return self.biases(examples, tightness)
         offset = self.unknown.taught
-        start = offset.at([np.log(max(1, len(examples))), 0, self._excess(tightness)])
+        start = offset.at(len(examples), 0, self._excess(tightness))
         found: npt.NDArray[np.float64] = start + offset.rise * _log_shots(examples)
         return found
 

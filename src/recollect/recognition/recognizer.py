@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeVar, cast, overload
@@ -24,6 +24,7 @@ from recollect.recognition.ridge import SolvedVectors
 from recollect.recognition.scoring import clearance, joint_scores, sigmoid, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, dots, lengths, mean, unit
 from recollect.store import (
+    SAME,
     BaseChange,
     Content,
     NewExample,
@@ -33,6 +34,7 @@ from recollect.store import (
     fold,
     is_same,
     new_name,
+    norm,
     open_store,
     store_path,
     tidy,
@@ -200,15 +202,19 @@ class Recognizer:
         """
         pairs = pictures.items() if isinstance(pictures, Mapping) else pictures
         new: dict[str, list[NewExample]] = {}
+        lengths: dict[str, list[float]] = {}
         count = 0
         for name, some in pairs:
             own = self._teachable(name)
-            kept = new.setdefault(own, [])
+            kept, norms = new.setdefault(own, []), lengths.setdefault(own, [])
             for example in self._new_examples(some, thumbnails=thumbnails):
-                if skipped is not None and self._was_taught(own, example, kept):
+                length = norm(example.feature)
+                near = [abs(other - length) <= SAME * length for other in norms]
+                if skipped is not None and self._was_taught(own, example, compress(kept, near)):
                     skipped.append(count)
                 else:
                     kept.append(example)
+                    norms.append(length)
                 count += 1
         with self._lock:
             taught = {name: self._find(name) for name, examples in new.items() if not examples}
@@ -218,7 +224,7 @@ class Recognizer:
             taught |= {one.name: one for one in changed}
             return [self._category(taught[name]) for name in new]
 
-    def _was_taught(self, name: str, example: NewExample, others: Sequence[NewExample]) -> bool:
+    def _was_taught(self, name: str, example: NewExample, others: Iterable[NewExample]) -> bool:
         """Say whether an example is the same picture as one of `others`, or as one that `name` has."""
         if any(is_same(example.feature, other.feature) for other in others):
             return True

@@ -49,7 +49,10 @@ _RECIPES = {  # where a table does not take the data's usual one
 
 
 class Plan(Value):
-    """Everything that determines a reproduction's results, except where the data and the results are."""
+    """Everything that determines a reproduction's results, except where the data and the results are.
+
+    `note` alone may change.
+    """
 
     table: str
     keys: Annotated[tuple[str, ...], Field(min_length=1)]  # of its rows
@@ -130,12 +133,15 @@ def make_plan(
     if plan_file(folder).exists():
         plan = read_plan(folder)
         begun = plan.model_dump()
-        other = [f"{name}: {begun[name]} → {asked[name]}" for name in asked if begun[name] != asked[name]]
+        fixed = asked.keys() - {"note"}
+        other = [
+            f"{name}: {begun[name]} → {asked[name]}" for name in sorted(fixed) if begun[name] != asked[name]
+        ]
         if other:
             raise ConfigError(
                 f"{folder} holds another reproduction ({'; '.join(other)}): choose another --out"
             )
-        return plan
+        return plan if note is None else plan.model_copy(update={"note": note})
     if RunFolder(folder).begun():
         raise ConfigError(f"{folder} is the folder of a single run: choose another --out")
     config, split = _common(asked["preset"], data, asked["settings"])
@@ -201,8 +207,7 @@ def _recipe(preset: str | None) -> dict[str, Any]:
 
 def keep_plan(folder: Path, plan: Plan) -> None:
     """Write the plan, before anything is done."""
-    if not plan_file(folder).exists():
-        write_json(plan_file(folder), plan.model_dump())
+    write_json(plan_file(folder), plan.model_dump())
 
 
 def require_tasks(split: Split, data: str, part: Part, queries: int | None) -> None:

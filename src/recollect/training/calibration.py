@@ -74,7 +74,7 @@ class Lesson(NamedTuple):
     excess: float = 0.0  # of the tightness of the examples over what is typical
 
     def terms(self) -> list[float]:
-        """Return what the terms of a `TaughtOffset` but the first are multiplied with."""
+        """Return what number, rise and slope of a `TaughtOffset` are multiplied with."""
         return [log(self.taught), log(self.shots), self.excess]
 
 
@@ -337,7 +337,11 @@ def fit_taught_offset(lessons: Sequence[Lesson], threshold: float) -> TaughtOffs
     added = max(np.quantile(needed, 1 - FALSE_ALARMS, method="higher"), min(some.min() for some in missing))
     number, rise, slope = (-slopes).tolist()
     return TaughtOffset(
-        start=float(threshold + added - level + centre @ slopes), number=number, rise=rise, slope=slope
+        start=float(threshold + added - level + centre @ slopes),
+        number=number,
+        rise=rise,
+        slope=slope,
+        most=max(lesson.taught for lesson in lessons),
     )
 
 
@@ -380,7 +384,7 @@ def _known_and_strange(lessons: Sequence[Lesson], taught: TaughtOffset | None) -
     """Return the best scores of known and of strange pictures."""
     known, strange = [], []
     for lesson in lessons:
-        offset = 0.0 if taught is None else taught.at(lesson.terms())
+        offset = 0.0 if taught is None else taught.at(lesson.taught, log(lesson.shots), lesson.excess)
         of_base, of_novel, of_strange = (
             np.maximum(base, novel + offset) for base, novel in (lesson.base, lesson.novel, lesson.strange)
         )

@@ -169,7 +169,7 @@ def _restore(path: Path, stage: Stage, optimizer: torch.optim.Optimizer) -> Chec
         restore_momentum(model, optimizer, state.momentum)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"the checkpoint {path} belongs to another model: start a new run with --out"
+            f"the checkpoint {path} belongs to another model: delete it to train the stage again"
         ) from error
     if state.step > stage.steps or (state.step == stage.steps and not state.best):
         raise ConfigError(

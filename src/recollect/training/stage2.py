@@ -97,7 +97,7 @@ def make_views(model: Model, split: Split, config: Config, stop: threading.Event
 def shared_views(model: Model, split: Split, config: Config, stop: threading.Event | None = None) -> Tensor:
     """Return the same, from memory where the last call was for the same: several generators on one stage 1.
 
-    Nobody may write to them.
+    Nobody may write to them. Training another stage 1 gives their memory back (`forget_views`).
     """
     augment = augmentation(split, config.stage1)
     pictures = split.base_train.content_key()
@@ -107,6 +107,11 @@ def shared_views(model: Model, split: Split, config: Config, stop: threading.Eve
         _last_views.clear()
         _last_views[key] = make_views(model, split, config, stop)
     return _last_views[key]
+
+
+def forget_views() -> None:
+    """Give back the memory of the last views."""
+    _last_views.clear()
 
 
 def require_memory(pictures: int, width: int, config: Config) -> None:

@@ -39,7 +39,13 @@ from recollect.training.ridge import (
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import HeldOut, Judgement
 from recollect.training.stage1 import BaseClassification, augmentation, small_pictures
-from recollect.training.stage2 import EpisodicTraining, episodes_of, require_memory, shared_views
+from recollect.training.stage2 import (
+    EpisodicTraining,
+    episodes_of,
+    forget_views,
+    require_memory,
+    shared_views,
+)
 from recollect.training.starting import require_extractor, starting_model, suited
 
 log = logging.getLogger(__name__)
@@ -220,6 +226,7 @@ def learn_stage_one(
         folder.require_stage_one(model.spec, _trained_on(config), finetune=config.finetune)
         remove_file(folder.checkpoint(1))
         return load_model(folder.stage_one_model, config.extractor).to(config.device)
+    forget_views()
     if frozen is None and model.spec.centred:
         centre_on(model, split)
     stage: BaseClassification | HeadClassification = (
