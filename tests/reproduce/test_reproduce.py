@@ -1,18 +1,13 @@
 """`recollect reproduce`: from pictures to page, through kills, with nothing done twice."""
 
 import json
-import os
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from reproductions import read, timeless, words_of
+from reproductions import kill_when, read, timeless, words_of
 
 from colours import SETTINGS, train_quickly, write_colours
 from pictures import tree
@@ -141,37 +136,17 @@ def test_what_is_finished_is_not_done_again(finished, colours, tmp_path, monkeyp
     assert tree(finished) == before
 
 
-SLOW = """
-import sys, time
-sys.path[:0] = sys.argv[3:]
+KILLED = """
 import test_reproduce as tests
-from recollect.reproduce import run
-from recollect.training import loop
-save = loop.save_checkpoint
-def slow(path, state):
-    save(path, state)
-    time.sleep(0.1)
-loop.save_checkpoint = slow
-import pytest
 tests.few_rows(pytest.MonkeyPatch())
-tests.reproduced(sys.argv[1], tests.Path(sys.argv[2]))
+tests.reproduced(sys.argv[3], Path(sys.argv[4]))
 """
 
 
 def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(finished, colours, tmp_path):
     folder = tmp_path / "killed"
-    here = Path(__file__).parent
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(colours), str(folder), str(here), str(here.parent)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
     # In the middle of the training after two finished ones.
-    begun = folder / "runs" / "cosine-mean" / "stage1.checkpoint.safetensors"
-    while not begun.exists():
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_when(folder / "runs" / "cosine-mean" / "stage1.checkpoint.safetensors", KILLED, colours, folder)
     done = tree(folder / "results")
     assert sorted(done) == ["matching-1-shot.json", "matching-5-shot.json"]
     stamps = {path: path.stat().st_mtime_ns for path in folder.glob("runs/matching-*/*")}

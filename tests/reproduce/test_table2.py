@@ -1,18 +1,12 @@
 """`recollect reproduce table2` on a few glyphs: a row for each extractor, trained here or beforehand."""
 
 import json
-import os
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
-from reproductions import read, timeless, words_of
+from reproductions import kill_when, read, timeless, words_of
 
 from colours import train_quickly
 from pictures import tree
@@ -101,35 +95,16 @@ def test_the_page_shows_what_evaluate_measures_on_test_categories(finished):
         assert [cell[: len(one)] for cell, one in zip(line[2:], cells, strict=True)] == cells
 
 
-SLOW = """
-import sys, time
-sys.path[:0] = sys.argv[2:]
+KILLED = """
 import test_table2 as tests
-from recollect.training import loop
-save = loop.save_checkpoint
-def slow(path, state):
-    save(path, state)
-    time.sleep(0.1)
-loop.save_checkpoint = slow
-import pytest
 tests.few_glyphs(pytest.MonkeyPatch())
-tests.reproduced(tests.Path(sys.argv[1]))
+tests.reproduced(Path(sys.argv[3]))
 """
 
 
 def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(finished, tmp_path):
     folder = tmp_path / "killed"
-    here = Path(__file__).parent
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(folder), str(here), str(here.parent)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    begun = folder / "runs" / "c64f" / "stage2.checkpoint.safetensors"
-    while not begun.exists():
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_when(folder / "runs" / "c64f" / "stage2.checkpoint.safetensors", KILLED, folder)
     done = tree(folder / "results")
     assert sorted(done) == ["c32f.json"]
     stamps = {path: path.stat().st_mtime_ns for path in folder.glob("runs/c32f/*")}

@@ -1,11 +1,12 @@
 """The recogniser, which is taught categories while it is used."""
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from itertools import compress, islice
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeVar, cast, overload
@@ -202,19 +203,18 @@ class Recognizer:
         """
         pairs = pictures.items() if isinstance(pictures, Mapping) else pictures
         new: dict[str, list[NewExample]] = {}
-        lengths: dict[str, list[float]] = {}
+        seen: dict[str, _Seen] = {}
         count = 0
         for name, some in pairs:
             own = self._teachable(name)
-            kept, norms = new.setdefault(own, []), lengths.setdefault(own, [])
+            kept, before = new.setdefault(own, []), seen.setdefault(own, _Seen())
             for example in self._new_examples(some, thumbnails=thumbnails):
-                length = norm(example.feature)
-                near = [abs(other - length) <= SAME * length for other in norms]
-                if skipped is not None and self._was_taught(own, example, compress(kept, near)):
+                if skipped is not None and (
+                    before.again(example.feature) or self._was_taught(own, example.feature)
+                ):
                     skipped.append(count)
                 else:
                     kept.append(example)
-                    norms.append(length)
                 count += 1
         with self._lock:
             taught = {name: self._find(name) for name, examples in new.items() if not examples}
@@ -224,13 +224,11 @@ class Recognizer:
             taught |= {one.name: one for one in changed}
             return [self._category(taught[name]) for name in new]
 
-    def _was_taught(self, name: str, example: NewExample, others: Iterable[NewExample]) -> bool:
-        """Say whether an example is the same picture as one of `others`, or as one that `name` has."""
-        if any(is_same(example.feature, other.feature) for other in others):
-            return True
+    def _was_taught(self, name: str, feature: Floats) -> bool:
+        """Say whether a category has this picture already."""
         with self._lock:
             known = self._store.find(name)
-            return known is not None and any(id_ == known.id for id_, _ in self._store.same(example.feature))
+            return known is not None and any(id_ == known.id for id_, _ in self._store.same(feature))
 
     def forget(self, name: str) -> None:
         """Remove a taught category, or what a base category was taught."""
@@ -351,8 +349,9 @@ class Recognizer:
             raise RecollectError(f"there are no {_KINDS[among]} to choose from: teach some first")
         strange = np.zeros(len(scores))  # the probability of no known category
         if unknown and among == "all":
-            taught = found.novel.shape[1]
-            judged = _joint(found, calibration.unknown_offsets, among)[0] if taught else scores
+            taught, rule = found.novel.shape[1], calibration.unknown
+            apart = taught and rule is not None and rule.taught is not None
+            judged = _joint(found, calibration.unknown_offsets, among)[0] if apart else scores
             strange = self._strangeness(judged.max(axis=1), len(categories), taught)
         for row, share in zip(softmax(scores, calibration.temperature), strange.tolist(), strict=True):
             nearest = [
@@ -655,6 +654,26 @@ class _Found(NamedTuple):
     base: Floats
     novel: Floats
     columns: _Columns
+
+
+class _Seen:
+    """Pictures in the order of their features' norms, among which one is soon found again."""
+
+    def __init__(self) -> None:
+        self._norms: list[float] = []
+        self._features: list[Floats] = []
+
+    def again(self, feature: Floats) -> bool:
+        """Say whether a picture was seen before; remember it otherwise."""
+        length = norm(feature)
+        first = bisect_left(self._norms, length * (1 - SAME))
+        last = bisect_right(self._norms, length * (1 + SAME))
+        if any(is_same(feature, other) for other in self._features[first:last]):
+            return True
+        place = bisect_left(self._norms, length)
+        self._norms.insert(place, length)
+        self._features.insert(place, feature)
+        return False
 
 
 def _joint(
