@@ -7,7 +7,8 @@ every feature. Of each category's pictures some give τ and the second moments o
 calibrate, with the first as examples, and the others are for the report in the model's header. The bias of
 taught categories is the one at which a given share of their lookalikes' pictures is lost
 (`benchmarks.lookalikes`), for one taught category and for 20 near each other. It falls with the tightness
-of the examples: photographs from one place, which resemble each other more, need less of it. Pictures of
+of the examples: photographs from one place, which resemble each other more, need less of it; how much less is
+chosen on lessons that are taken to one place by hand. Pictures of
 taught categories are told from unknown ones by another offset, so that as many of them as of base pictures
 are called unknown. Whether the network itself was trained on these pictures is not known, so the report has
 the accuracy of its own last layer too. The extractor's weights stay out of the file: they come from the
@@ -22,32 +23,32 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 
 from benchmarks.lookalikes import ASKED_TO_FIT, GROUP, SHOTS, SUPPORT, Lookalikes, bias_for, halves, tightness
 from benchmarks.lookalikes import report as lookalikes_report
 from recollect.evaluation.evaluate import left_out_scores
-from recollect.evaluation.reliability import auroc
 from recollect.features import FeatureSet
 from recollect.model.classifier import unit
 from recollect.model.extractors import published_input
 from recollect.model.model import Model
-from recollect.model.spec import ModelSpec, TaughtOffset
+from recollect.model.spec import ModelSpec, bias_at
 from recollect.modelfile import Header, weights_of, write_model
 from recollect.pretrained import last_layer, licence_of
 from recollect.system import machine
-from recollect.training.calibration import TAUGHT, Best, calibrate, fit_unknown
+from recollect.training.calibration import TAUGHT, Lesson, calibrate, fit_unknown, unknown_figures
 from recollect.training.frozen import best_scale
 
 EXTRACTOR = "efficientnet-lite0"
 FIT, CHOSEN, REPORTED = slice(0, 4), slice(4, 7), slice(7, 10)  # of each category's 10 pictures
 MANY = (*TAUGHT, 50, 100)  # taught categories: beside 1000 base ones there may be more than usual
+MOST = 100
 # The share of near categories' pictures that one taught category may cost, and a group of near ones.
-LOSS = {1: 0.02, GROUP: 0.035}
-# How the bias falls with the tightness of examples; not where most of a place's categories are taught. Chosen
-# by hand, with the reported lookalikes and the photographs of groceries in sight.
-SLOPE = {GROUP: -8.0, 100: 0.0}
-TRIED = {1: 500, GROUP: 100}  # categories that the bias is fitted on, each with its group
+LOSS = {1: 0.025, GROUP: 0.05, MOST: 0.05}
+TRIED = {1: 500, GROUP: 100, MOST: 20}  # categories that the bias is fitted on, each with its group
+TRIED_IN_PLACES = {GROUP: 40, MOST: 10}  # categories that its slope is chosen on
+SLOPES = np.arange(-16.0, 1.0)
+ENOUGH = 0.005
+PLACES = (0.0, 0.6, 1.2)  # how much of a place is in a picture
 
 
 def read_features(folder):
@@ -90,85 +91,103 @@ def untrained(features, names):
     return model
 
 
-def lookalike_biases(alike, fitted, typical):
-    """Return the bias for one taught category and for a group, at one shot, and its rise with ln(shots)."""
+def fit_slopes(alike, fitted, typical):
+    """Return how the bias best changes with the tightness of examples, by number of taught categories.
+
+    Some lessons and their queries are taken to another place, the same for all of them: what makes a picture
+    differ from its category's mean is added to each. Over all places together a given share of near
+    categories' pictures is lost. The flattest slope is taken that has within `ENOUGH` as many of the taught
+    ones' pictures right as the best one: without a place, it costs more than it gives.
+    """
+    rng, means = np.random.default_rng(0), unit(alike.z[:, : ASKED_TO_FIT.stop].mean(1))
+
+    def a_place(taught, far):
+        elsewhere = [one for one in fitted if one not in taught]
+        one, picture = rng.choice(elsewhere), rng.integers(ASKED_TO_FIT.stop)
+        return far * (alike.z[one, picture] - means[one]) if far else None
+
+    found = {}
+    for size, count in TRIED_IN_PLACES.items():
+        own = np.zeros(len(SLOPES))
+        for shots in [shots for shots in SHOTS if shots > 1]:
+            groups = [alike.group(one, size) for one in fitted[:count]]
+            tasks = [
+                alike.task(group, shots, ASKED_TO_FIT, a_place(group, far))
+                for far in PLACES
+                for group in groups
+            ]
+            for number, slope in enumerate(SLOPES):
+                shifts = [slope * excess(task.tightness, typical) for task in tasks]
+                bias = bias_for(tasks, LOSS[size], shifts)
+                right = [
+                    task.among & (task.gaps < bias + shift) for task, shift in zip(tasks, shifts, strict=True)
+                ]
+                own[number] += torch.cat(right).float().mean().item()
+        own /= len(SHOTS) - 1
+        found[size] = float(SLOPES[own >= own.max() - ENOUGH].max())
+        print(
+            "slope",
+            size,
+            found[size],
+            dict(zip(SLOPES.tolist(), own.round(4).tolist(), strict=True)),
+            flush=True,
+        )
+    return found
+
+
+def lookalike_biases(alike, fitted, typical, slopes):
+    """Return the bias by number of taught categories, at one shot, and its rise with ln(shots)."""
     rows, found = [], []
     for size, loss in LOSS.items():
         for shots in SHOTS:
             tasks = [alike.task(alike.group(one, size), shots, ASKED_TO_FIT) for one in fitted[: TRIED[size]]]
-            rows.append([1.0, log(size), log(shots)])
-            found.append(
-                bias_for(tasks, loss, [SLOPE[GROUP] * excess(task.tightness, typical) for task in tasks])
-            )
+            shifts = [bias_at(slopes, size) * excess(task.tightness, typical) for task in tasks]
+            rows.append([*(float(size == other) for other in LOSS), log(shots)])
+            found.append(bias_for(tasks, loss, shifts))
             print("bias", size, shots, found[-1], flush=True)
-    start, slope, rise = np.linalg.lstsq(np.array(rows), np.array(found), rcond=None)[0].tolist()
-    return {size: start + slope * log(size) for size in LOSS}, rise
+    *starts, rise = np.linalg.lstsq(np.array(rows), np.array(found), rcond=None)[0].tolist()
+    return dict(zip(LOSS, starts, strict=True)), rise
 
 
 def excess(tight, typical):
     return 0.0 if tight is None else tight - typical
 
 
-def taught_and_not(alike, fitted, typical):
-    """Return pictures of taught categories, and of as many untaught ones, while both are hidden.
-
-    For each number of shots and taught categories: what the offset is linear in, the best base scores, the
-    best taught scores, and of the taught ones' pictures the scores of their own category.
-    """
+@torch.inference_mode()
+def lessons(alike, fitted, typical):
+    """Return lessons of random categories, each with pictures of as many others while both are hidden."""
     rng, scale = np.random.default_rng(0), alike.model.classifier.scale
-    parts = []
+    everything = alike.base_scores(ASKED_TO_FIT).amax(2)
+    found = []
     for shots in SHOTS:
         for size, count in ((1, 100), (5, 40), (GROUP, 20)):
             for _ in range(count):
                 both = torch.from_numpy(rng.permutation(fitted)[: 2 * size])
-                taught, vectors = both[:size], alike.vectors(both[:size], shots)
-                asked = alike.z[both, ASKED_TO_FIT]
-                base = (scale * asked @ alike.weights.T).index_fill(2, both, -torch.inf).amax(2)
-                novel = scale * asked @ vectors.T
-                own = novel[torch.arange(size), :, torch.arange(size)]
-                tight = tightness(alike.z[taught, SUPPORT][:, :shots])
-                words = [1.0, log(size), log(shots), excess(tight, typical)]
-                parts.append((words, base, novel.amax(2), own))
-    return parts
+                support = alike.examples(both[:size], shots)
+                novel = scale * alike.z[:, ASKED_TO_FIT] @ alike.vectors(both[:size], support).T
+                base = alike.base_scores(ASKED_TO_FIT)[both].index_fill(2, both, -torch.inf).amax(2)
+                best = novel.amax(2)
+                known = torch.ones(len(novel), dtype=torch.bool).index_fill(0, both, 0)
+                own = novel[both[:size], :, torch.arange(size)]
+                parts = (
+                    (everything[known], best[known]),
+                    (base[:size], best[both[:size]]),
+                    (base[size:], best[both[size:]]),
+                )
+                found.append(
+                    Lesson(
+                        size,
+                        shots,
+                        *(tuple(map(flat, part)) for part in parts),
+                        flat(own),
+                        excess(tightness(support), typical),
+                    )
+                )
+    return found
 
 
-@torch.inference_mode()
-def after_teaching(alike, fitted, typical, threshold):
-    """Return how unknown pictures are detected, also after teaching, and figures of it in percent.
-
-    The offset of taught scores takes away what they are expected to be, and then so much that an equal share
-    of pictures of taught and of base categories is called unknown.
-    """
-    parts = taught_and_not(alike, fitted, typical)
-    rows = np.concatenate([[words] * own.numel() for words, _, _, own in parts])
-    expected = np.linalg.lstsq(rows, np.concatenate([own.flatten() for *_, own in parts]), rcond=None)[0]
-    scale = alike.model.classifier.scale
-    known = (scale * alike.z[:, ASKED_TO_FIT] @ alike.weights.T).amax(2).flatten().double().numpy()
-    alarms = (known < threshold).mean()
-
-    def best(extra, *, taught):
-        """Return the best scores of pictures of taught or untaught categories, offset included."""
-        found = []
-        for words, base, novel, own in parts:
-            some = slice(0, len(own)) if taught else slice(len(own), None)
-            added = threshold + extra - np.dot(words, expected)
-            found.append(torch.maximum(base, novel + added)[some].flatten())
-        return torch.cat(found).double().numpy()
-
-    extra = brentq(lambda extra: (best(extra, taught=True) < threshold).mean() - alarms, -30, 30, xtol=1e-3)
-    taught, strange = best(extra, taught=True), best(extra, taught=False)
-    pooled = np.concatenate([known, np.random.default_rng(0).choice(taught, len(known))])
-    found = fit_unknown([Best(0, pooled)], [Best(0, strange)], 2 * len(known), alarms)
-    start, number, rise, slope = -expected + [threshold + extra, 0, 0, 0]
-    report = {
-        "auroc": auroc(pooled, strange),
-        "false_alarms": (pooled < found.threshold).mean(),
-        "unknown_accepted": (strange >= found.threshold).mean(),
-    }
-    offset = TaughtOffset(start=start, number=number, rise=rise, slope=slope)
-    return found.model_copy(update={"taught": offset}), {
-        name: round(100 * share, 2) for name, share in report.items()
-    }
+def flat(scores):
+    return scores.flatten().double().numpy()
 
 
 def percent(scores, labels):
@@ -198,14 +217,17 @@ def main():
     score = left_out_scores(model, model.generator, chosen, fit, solved_base=False)
     alike, (fitted, _) = Lookalikes(model, features), halves(len(features))
     typical = tightness(alike.z[fitted, SUPPORT])
-    biases = lookalike_biases(alike, fitted, typical)
+    slopes = fit_slopes(alike, fitted, typical)
+    biases = lookalike_biases(alike, fitted, typical, slopes)
     calibration = calibrate(
         model, None, replace(chosen, support=fit), taught=MANY, score=score, biases=biases
     )
-    unknown, figures = after_teaching(alike, fitted, typical, calibration.unknown.threshold)
+    taught = lessons(alike, fitted, typical)
+    unknown = fit_unknown(taught, features[:, ASKED_TO_FIT].flatten(0, 1).shape[0])
+    figures = {name: round(100 * share, 2) for name, share in unknown_figures(taught, unknown).items()}
     told = {name: value for name, value in calibration.report.items() if "alarms" not in name}
     calibration = calibration.model_copy(
-        update={"bias_slope": SLOPE, "tightness": typical, "unknown": unknown, "report": told | figures}
+        update={"bias_slope": slopes, "tightness": typical, "unknown": unknown, "report": told | figures}
     )
     report = {
         "base_top1": percent(model.classifier(reported.features), reported.labels),

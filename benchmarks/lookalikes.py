@@ -58,27 +58,31 @@ class Lookalikes:
         """Return a category and those nearest to it, (size,)."""
         return torch.cat([torch.tensor([category]), self.nearest[category, : size - 1]])
 
-    def vectors(self, taught, shots):
-        """Return the vectors (ways, d) of hidden categories that are taught again."""
-        support = self.z[taught, SUPPORT][:, :shots]
+    def examples(self, taught, shots, place=None):
+        """Return the examples (ways, shots, d) that categories are taught from."""
+        return moved(self.z[taught, SUPPORT][:, :shots], place)
+
+    def vectors(self, taught, support):
+        """Return the vectors (ways, d) of hidden categories that are taught again from `support`."""
         if isinstance(self.model.generator, RidgeGenerator):  # their pictures leave G
-            seen, hidden = self.seen[taught], (self.z[taught][:, SEEN], self.seen[taught][:, SEEN])
-            left = self.model.generator.leave_out(
-                seen[:, SUPPORT][:, :shots].flatten(0, 1), *(some.flatten(0, 1) for some in hidden)
-            )
-            return unit(solve_examples(support.flatten(0, 1), left, *support.shape[:2]))
+            examples = support.flatten(0, 1)
+            hidden = (some[taught][:, SEEN].flatten(0, 1) for some in (self.z, self.seen))
+            left = self.model.generator.leave_out(examples @ self.model.generator.inverse(), *hidden)
+            return unit(solve_examples(examples, left, *support.shape[:2]))
         hidden = torch.zeros(1, len(self.z), dtype=torch.bool)
         hidden[0, taught] = True
         return unit(self.model.generator.compose(self.model.terms(support[None], hidden))[0])
 
     @torch.inference_mode()
-    def task(self, taught, shots, asked):
-        """Hide categories, teach them again, and ask for pictures of every category."""
-        vectors, scale = self.vectors(taught, shots), self.model.classifier.scale
-        queries = self.z[:, asked]
-        if asked.start not in self.scores:
-            self.scores[asked.start] = scale * queries @ self.weights.T
-        base = self.scores[asked.start].index_fill(2, taught, -torch.inf)
+    def task(self, taught, shots, asked, place=None):
+        """Hide categories, teach them again, and ask for pictures of every category.
+
+        With `place` (d,) all these pictures were taken in one place (`moved`).
+        """
+        support, scale = self.examples(taught, shots, place), self.model.classifier.scale
+        vectors, queries = self.vectors(taught, support), moved(self.z[:, asked], place)
+        base = self.base_scores(asked) if place is None else scale * queries @ self.weights.T
+        base = base.index_fill(2, taught, -torch.inf)
         best, choice = base.max(dim=2)
         novel, own = (scale * queries @ vectors.T).max(dim=2)
         gaps, right = best - novel, choice == torch.arange(len(base))[:, None]
@@ -89,8 +93,18 @@ class Lookalikes:
         others[taught] = False
         among = own[taught] == torch.arange(len(taught))[:, None]
         parts = among, gaps[taught], right[near], gaps[near], right[others], gaps[others]
-        tight = tightness(self.z[taught, SUPPORT][:, :shots])
-        return Task(*(part.flatten() for part in parts), tight)
+        return Task(*(part.flatten() for part in parts), tightness(support))
+
+    def base_scores(self, asked):
+        """Return the scores of pictures over base categories, (1000, n, 1000), computed once."""
+        if asked.start not in self.scores:
+            self.scores[asked.start] = self.model.classifier.scale * self.z[:, asked] @ self.weights.T
+        return self.scores[asked.start]
+
+
+def moved(z, place):
+    """Return features of pictures as if taken in one place, which adds the same (d,) to each."""
+    return z if place is None else unit(z + place)
 
 
 def tightness(examples):

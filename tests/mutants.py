@@ -509,8 +509,8 @@ MUTANTS = [
     Mutant(
         "taught vectors of any length",
         "recognition/recognizer.py",
-        "self._view(mean(terms))",
-        "mean(terms)",
+        "self._view(self._backend.compose(mean(terms), len(terms)))",
+        "self._backend.compose(mean(terms), len(terms))",
         "recognition/test_recognizer.py -k joint_scores",
     ),
     Mutant(
@@ -547,6 +547,34 @@ MUTANTS = [
         "return ids == sorted(set(ids)) and ids[-1] <= last",
         "return ids[-1] <= last",
         "recognition/test_bundle.py -k do_not_fit",
+    ),
+    Mutant(
+        "the threshold of unknown comes from tasks with hidden categories",
+        "training/calibration.py",
+        "fewest = min(lesson.taught",
+        "fewest = max(lesson.taught",
+        "training/test_calibration.py -k hidden_categories",
+    ),
+    Mutant(
+        "every taught picture is known",
+        "training/calibration.py",
+        "np.quantile(needed, 1 - FALSE_ALARMS",
+        "np.quantile(needed, 1.0",
+        "training/test_calibration.py -k false_alarm",
+    ),
+    Mutant(
+        "the offset of taught scores forgets the number of examples",
+        "training/calibration.py",
+        "[log(self.taught), log(self.shots), self.excess]",
+        "[log(self.taught), 0.0, self.excess]",
+        "training/test_calibration.py -k false_alarm",
+    ),
+    Mutant(
+        "attention that does not fade with the number of examples",
+        "model/generator.py",
+        "shots**-self.fading * attended",
+        "attended",
+        "model recognition -k shot",
     ),
     # Stores
     Mutant(

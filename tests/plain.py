@@ -35,6 +35,9 @@ class PlainBackend:
     def generate(self, features):
         return features
 
+    def compose(self, mean, examples):
+        return mean
+
     def attend(self, features):
         return None
 

@@ -90,7 +90,7 @@ def test_a_process_ends_with_code_2_and_one_line(tmp_path):
     words = [sys.executable, "-m", "recollect.cli", "train", "imagenette:x", "--out", str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("recollect: 'imagenette:x' is not a layout that recollect knows")
+    assert done.stderr.startswith("recollect: 'imagenette:x' is not a known data set")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -98,7 +98,7 @@ def test_a_process_ends_with_code_2_and_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ("imagenette:photos", "is not a layout that recollect knows"),
+        ("imagenette:photos", "is not a known data set"),
         ("no/such/folder", "there is no folder or archive at no/such/folder"),
         ("cifar-fs:no/such/folder", "there is no folder or archive at no/such/folder"),
         ("x" * 5000, "name too long"),
@@ -139,7 +139,7 @@ def test_a_picture_that_does_not_decode_is_named(refused, run, out, tmp_path):
 
 def test_a_category_too_small_to_train_on_is_named_with_the_number_needed(refused, out, zoo):
     said = refused(*train(zoo, out))
-    assert "'okapi' has 4 pictures and training needs at least 8" in said
+    assert "training needs at least 8 pictures of each category, and 'okapi' has 4 pictures" in said
 
 
 def test_a_category_too_small_for_an_episode_is_named_with_the_number_needed(refused, out, zoo):
@@ -164,8 +164,8 @@ def test_a_single_category(refused, out, tmp_path):
         (("--size", "8"), "8×8 are too small for the extractor 'c32f'; use --size 16 or more"),
         (("--extractor", "vgg"), "no extractor is called 'vgg'; there are: c128f, c32f"),
         (("--preset", "fast"), "no preset is called 'fast'; there are: "),
-        (("--device", "abacus"), "--device abacus cannot be used here"),
-        (("--device", "meta"), "--device meta cannot be used here"),
+        (("--device", "abacus"), "the device 'abacus' cannot be used here"),
+        (("--device", "meta"), "the device 'meta' cannot be used here"),
         (("--shots", "0"), "'shots' = 0"),
         (("--shots", "many"), "'shots' = 'many'"),
         (("--shots", "9" * 5000), "--shots: a number of 5000 digits is too large"),
@@ -308,6 +308,12 @@ def test_a_resume_of_a_recipe_that_left_a_setting_out(refused, unfinished, zoo):
     )
 
 
+def test_a_resume_with_another_data_set(refused, unfinished):
+    told = refused("train", "glyphs", "--out", unfinished, "--resume")
+    begun = json.loads((unfinished / "config.json").read_text())["data"]
+    assert f"{unfinished} learns from the pictures of {begun}, and those of glyphs are others" in told
+
+
 def test_a_resume_when_the_pictures_have_changed(refused, unfinished, tmp_path):
     config = json.loads((unfinished / "config.json").read_text())
     zoo = write_folder(tmp_path / "zoo", COUNTS)
@@ -400,15 +406,16 @@ def test_a_model_on_a_folder_with_no_reserved_categories(refused, run, tmp_path,
     assert report["warnings"][0].startswith(f"the model was trained on all categories of {folder}: some of ")
     assert report["warnings"][1:] == [
         "some categories have too few pictures for 5 shots: only 1 shot is measured",
-        "some categories have few pictures: --queries 1, not 15",
+        "some categories have few pictures, so queries=1 and not 15",
     ]
 
 
 def test_a_model_on_other_data(refused, trained, tmp_path):
     other = write_folder(tmp_path / "other", {"ant": 13, "fly": 13, "dog": 9, "emu": 9, "okapi": 9})
     said = refused("evaluate", trained, other, *TASKS)
-    assert "other base categories than" in said
-    assert "evaluate it on the data it was trained on, or measure it on other pictures with `recol" in said
+    assert "has other categories than" in said
+    assert "'fly' only in the data" in said
+    assert f"measure it on these pictures with `recollect check {trained} FOLDER`" in said
 
 
 def test_a_model_whose_reserved_categories_the_data_lacks(refused, trained, tmp_path):
@@ -535,7 +542,7 @@ def test_streams_that_the_caller_closed_are_no_error(trained, words, closed):
 
 def test_a_long_name_is_shortened_in_an_error(refused, trained):
     told = refused("predict", trained, "--device", "[" * 100_000, "okapi.png")
-    assert told.startswith("recollect: --device [[[")
+    assert told.startswith("recollect: the device '[[[")
     assert len(told) < 2100
 
 
@@ -568,11 +575,13 @@ def test_tsne_prints_the_file_and_the_silhouette(run, trained, zoo, tmp_path):
 
 def test_what_tsne_cannot_draw(refused, trained, zoo, tmp_path):
     out = ("--out", tmp_path / "tsne.png")
-    assert "too few for a t-SNE" in refused("plot", "tsne", trained, zoo, "--categories", "val", *out)
+    assert "a t-SNE needs at least two categories" in refused(
+        "plot", "tsne", trained, zoo, "--categories", "val", *out
+    )
     assert "there is no model at" in refused("plot", "tsne", tmp_path / "nothing", zoo, *out)
     assert "Missing option '--out'" in refused("plot", "tsne", trained, zoo)
     other = write_folder(tmp_path / "other", {"ant": 13, "fly": 13, "dog": 9, "emu": 9, "okapi": 9})
-    assert "other base categories than" in refused("plot", "tsne", trained, other, *out)
+    assert "has other categories than" in refused("plot", "tsne", trained, other, *out)
 
 
 def test_a_check_prints_a_row_for_each_category_and_draws(run, trained, zoo, tmp_path):
@@ -581,7 +590,7 @@ def test_a_check_prints_a_row_for_each_category_and_draws(run, trained, zoo, tmp
     assert code == 0
     assert all(name in said for name in ("ant", "bee", "cat"))
     assert err.splitlines() == [
-        f"the model was trained on {zoo}: most of these pictures are no test of it",
+        f"the model was trained on {zoo}, so this does not tell how good it is on new pictures",
         NEVER_UNKNOWN,
         f"not categories of this model (or hidden), {left_out}: dog (13), emu (9), okapi (4)",
         f"wrote {out}",
@@ -653,6 +662,14 @@ def test_help_shows_flags_without_a_type(run, words):
     said = run(*words, "--help")[1]
     assert "--help" in said
     assert "<bool>" not in said
+
+
+@pytest.mark.parametrize("words", [*commands(typer.main.get_command(cli.app))], ids=" ".join)
+def test_help_shows_arguments_as_people_write_them(run, words):
+    said = run(*words, "--help")[1]
+    assert "{" not in said.partition("Arguments")[0]
+    arguments = said.partition("Arguments")[2].partition("Options")[0]
+    assert not re.search(r"<\w+(\[\w+\])?>", arguments)
 
 
 def test_a_bug_is_shown_as_it_is(run, monkeypatch, zoo, out):

@@ -251,6 +251,13 @@ def test_labels_that_cannot_be_taught_change_nothing(attentive, labels, words):
     assert len(attentive.classes_) == BASE
 
 
+def test_features_and_labels_that_are_swapped_are_told(attentive):
+    with pytest.raises(ValueError, match="swap the two arguments"):
+        attentive.teach([30, 31], np.zeros((2, WIDTH)))
+    with pytest.raises(ValueError, match="swap the two arguments"):
+        attentive.teach("okapi", np.zeros((2, WIDTH)))
+
+
 @pytest.mark.parametrize(
     ("X", "words"),
     [

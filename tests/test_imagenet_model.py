@@ -27,7 +27,8 @@ def test_what_is_ours_of_it_is_small_and_says_where_it_comes_from():
     assert {"Granny Smith", "tench", "pomegranate"} <= {*header.spec.categories}
     assert header.spec.centred
     assert header.calibration.unknown is not None
-    assert sorted(header.calibration.bias) == [1, 20]
+    assert sorted(header.calibration.bias) == [1, 20, 100]
+    assert max(header.calibration.bias_slope.values()) < 0
     assert header.calibration.bias_rise < 0
     assert "Apache-2.0" in header.provenance["weights_licence"]
 
@@ -59,7 +60,7 @@ def test_a_folder_of_its_name_is_pointed_at(refused, tmp_path, monkeypatch):
 
 def test_it_was_trained_on_nothing_that_it_could_be_evaluated_on(refused, tmp_path):
     said = refused("evaluate", "imagenet", tmp_path)
-    assert "`recollect check imagenet FOLDER` measures it" in said
+    assert "measure it on pictures of your own with `recollect check imagenet FOLDER`" in said
 
 
 def test_its_store_has_its_name_wherever_the_package_lies(monkeypatch):

@@ -204,3 +204,16 @@ def test_the_trials_of_the_recipe_are_those_of_their_files(path):
     assert any(row.endswith(recipe_row(found["results"])) for row in rows)
     if "mirrored" in found and len(rows) > 1:
         assert any(row.endswith(recipe_row(found["mirrored"])) for row in rows)
+
+
+def test_one_generator_is_compared_with_one_for_each_number_of_shots_as_measured():
+    found = read("shots.json")
+    own, ways = "for these shots", ("mixed", "shot-aware", "shot-aware, 1 to 20")
+    for row in found["results"]:
+        gaps = [row["differences"][f"{way} − {own}"]["both"] for way in ways]
+        gaps += [row["differences"][f"{way} − {own}"]["novel"] for way in ways[:2]]
+        cells = [f"{gap['mean']:+.2f} ± {gap['ci95']:.2f}" for gap in gaps]
+        assert f"| {row['shots']} | {cell(row[own]['both'])} | {' | '.join(cells)} |" in PAGE
+        assert row["shots"] < 5 or gaps[1]["mean"] > gaps[0]["mean"]
+    assert f"{found['tasks']} tasks of validation categories" in PAGE
+    assert "ρ came out as " + " and ".join(f"{one:.2f}" for one in found["fading"]) in PAGE

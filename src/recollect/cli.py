@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from recollect.errors import RecollectError, Stopped, one_line
 
@@ -70,13 +70,24 @@ def _argument(metavar: str, text: str, default: Any = ...) -> Any:  # noqa: ANN4
 
 
 class _PlainHelp:
-    """Shows `--help` itself without a type."""
+    """Shows `MODEL` for `{MODEL}`, arguments without their Python types, and `--help` itself without one."""
 
     def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
             option.metavar = ""
         return option
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        return [piece.replace("{", "").replace("}", "") for piece in pieces]
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if isinstance(param, TyperArgument):
+                param.display_type_rich = lambda **_: None  # type: ignore[method-assign]
+        return params
 
 
 class _Command(_PlainHelp, TyperCommand):
@@ -137,7 +148,7 @@ CacheGb = Annotated[
     ),
 ]
 Recursive = Annotated[bool, _flag("--recursive", "Also read the sub-folders of folders.")]
-SkipBad = Annotated[bool, _flag("--skip-bad", "Report pictures that cannot be read, and go on.")]
+SkipBad = Annotated[bool, _flag("--skip-bad", "Leave out pictures that cannot be used, and name them.")]
 Seed = Annotated[int, _shared("N", "Seed of all random numbers.", min=0, max=2**31 - 1)]
 Part = Annotated[
     Literal["val", "test"], typer.Option(help="Which of the reserved categories act as novel ones.")
@@ -440,6 +451,10 @@ def teach(
         "FOLDER", "Teach each sub-folder (of a folder or archive) as a category.", "--from"
     ),
     thumbnails: bool = _flag("--thumbnails", "Keep a small copy of each picture.", False),
+    skip_bad: SkipBad = False,
+    keep_duplicates: bool = _flag(
+        "--keep-duplicates", "Count pictures again that the category was taught before.", False
+    ),
     store: Store = None,
     server: Server = None,
     extractor: Extractor = None,
@@ -452,8 +467,8 @@ def teach(
     from recollect.commands import teach
 
     target = _target(model, store, extractor, device, threads, server)
-    result = teach.teach(target, name, pictures or [], folder, thumbnails=thumbnails)
-    _print(result, partial(teach.teach_text, own_store=store is None))
+    options = {"thumbnails": thumbnails, "skip_bad": skip_bad, "keep_duplicates": keep_duplicates}
+    _print(teach.teach(target, name, pictures or [], folder, **options), teach.teach_text)
 
 
 @_command()
@@ -682,12 +697,16 @@ def reproduce(
     data: str = _argument("DATA", "glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH."),
     minutes: Minutes = None,
     seeds: int = _option("N", "Trainings of every row.", min=1, default=1),
+    extractors: str | None = _option(
+        "NAMES", "Rows of table2: some of c32f,c64f,c128f,resnet (all but resnet)."
+    ),
     out: Path = _option(
         "DIR",
         "Folder for runs, results and page; what is finished there is kept.",
         default=Path("reproduced"),
     ),
-    preset: str | None = _option("NAME", "The recipe of all trainings."),
+    preset: str | None = _option("NAME", "The recipe; rows of table2 take that of their extractor."),
+    note: str | None = _option("TEXT", "A remark for the page, such as what else the machine did meanwhile."),
     tasks: int | None = _option("N", "How many tasks (table1: 2000, table2: 600).", min=2),
     queries: Queries = None,
     settings: Settings = None,
@@ -698,7 +717,8 @@ def reproduce(
     from recollect.commands.reproduce import reproduce as run
 
     wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
-    made = run(what, data, out, settings or [], device, threads, **wishes)
+    names = None if extractors is None else extractors.split(",")
+    made = run(what, data, out, settings or [], device, threads, extractors=names, note=note, **wishes)
     _print(made, lambda result: str(result["made"]))
 
 

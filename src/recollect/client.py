@@ -96,17 +96,30 @@ class Client:
         """Return all categories: base ones first, also hidden ones, then taught ones in order of teaching."""
         return _categories(self._json("GET", "categories"))
 
-    def teach(self, name: str, pictures: Picture | Pictures, *, thumbnails: bool = False) -> Category:
+    def teach(
+        self,
+        name: str,
+        pictures: Picture | Pictures,
+        *,
+        thumbnails: bool = False,
+        skip_duplicates: bool = False,
+    ) -> Category:
         """Add a category from one or a few pictures, or more pictures to one that is known."""
-        return self.teach_all({name: pictures}, thumbnails=thumbnails)[0]
+        skipped: list[int] | None = [] if skip_duplicates else None
+        return self.teach_all({name: pictures}, thumbnails=thumbnails, skipped=skipped)[0]
 
     def teach_all(
         self,
         pictures: Mapping[str, Picture | Pictures] | Iterable[tuple[str, Picture | Pictures]],
         *,
         thumbnails: bool = False,
+        skipped: list[int] | None = None,
     ) -> list[Category]:
-        """Teach several categories, by name, all of them or none; return them in the same order."""
+        """Teach several categories, by name, all of them or none; return them in the same order.
+
+        Given a list as `skipped`, pictures that their category was taught before are left out, and the place
+        of each among all pictures is appended to the list.
+        """
         pairs = pictures.items() if isinstance(pictures, Mapping) else pictures
         fields: list[tuple[str, Any]] = []
         count = 0
@@ -122,8 +135,11 @@ class Client:
                 f"the service takes at most {self.model.pictures} pictures at once, and these are {count}: "
                 "teach fewer, or start it with a larger --max-pictures"
             )
-        query = {"thumbnails": "true"} if thumbnails else {}
-        return _categories(self._json("POST", "categories", query, fields=fields))
+        query = {"thumbnails": _word(thumbnails), "keep_duplicates": _word(skipped is None)}
+        answer = self._json("POST", "categories", query, fields=fields)
+        if skipped is not None:
+            skipped += answer["skipped"]
+        return _categories(answer)
 
     def forget(self, name: str) -> None:
         """Remove a taught category, or what a base category was taught."""
@@ -183,7 +199,7 @@ class Client:
         self, pictures: Picture | Pictures, top: int = 5, among: Among = "all", *, unknown: bool = True
     ) -> list[Prediction] | list[list[Prediction]]:
         """Return the `top` most probable answers for a picture, or a list of them for each of many."""
-        query = {"top": str(top), "among": among, "unknown": "true" if unknown else "false"}
+        query = {"top": str(top), "among": among, "unknown": _word(unknown)}
         answers = [
             [Prediction(**answer) for answer in one["answers"]]
             for call in self._each("predict", pictures, query)
@@ -282,6 +298,10 @@ def _categories(answer: Mapping[str, Any]) -> list[Category]:
 
 def _shares(answer: Mapping[str, Any]) -> list[tuple[str, float]]:
     return [(one["category"], one["share"]) for one in answer["shares"]]
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _quoted(name: str) -> str:

@@ -4,6 +4,8 @@ The command line turns any :class:`RecollectError` into one line and exit code 2
 and shows a traceback.
 """
 
+from collections.abc import Sequence
+
 JOINERS = "\u200c\u200d"  # unseen, but Persian is spelled with them, and emoji are joined by them
 
 
@@ -23,6 +25,25 @@ def brief(error: Exception) -> str:
     """Return the reason for an error in one short line."""
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(reason).split())[:300]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "picture"), counted(2, "picture"), counted(2, "category")
+    ('1 picture', '2 pictures', '2 categories')
+    """
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return the first few names, and how many more there are.
+
+    >>> listed(["okapi", "tapir", "zebra"], 2)
+    'okapi, tapir and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 class RecollectError(Exception):

@@ -141,6 +141,8 @@ class RecollectClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         score and that of the examples.
         """
         check_is_fitted(self)
+        if np.ndim(X) < 2 <= np.ndim(y):
+            raise EstimatorError("features (n, d) come first and labels (n,) second: swap the two arguments")
         features, y = validate_data(self, X, y, dtype=np.float32, reset=False)
         check_classification_targets(y)
         found, places = np.unique(y, return_inverse=True)

@@ -72,7 +72,7 @@ def cached_features(model: Model, images: ImageSet) -> FeatureSet:
         with replacing_file(path) as part, part.open("wb") as file:
             np.save(file, extracted.features.numpy())
     except StorageError as error:
-        log.warning("features are not kept for the next time: %s", error)
+        log.warning("features are not cached: %s", error)
     return extracted
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError, features
 
 from recollect.errors import PictureError, brief
 
@@ -33,7 +33,7 @@ class Readable(Protocol):
 
 
 class Tensor(Protocol):
-    """A torch tensor, which is known without importing torch."""
+    """A torch tensor, recognised without importing torch."""
 
     @property
     def ndim(self) -> int:
@@ -45,8 +45,12 @@ class Tensor(Protocol):
 
 Picture = str | os.PathLike[str] | bytes | Readable | Image.Image | npt.NDArray[np.uint8] | Tensor
 
+_AVIF = features.check("avif")  # which Pillow reads only where it was built with it
 PICTURE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+    {
+        *(".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"),
+        *([".avif"] if _AVIF else []),
+    }
 )
 HEIC_SUFFIXES = frozenset({".heic", ".heif", ".hif"})
 HEIC_REMEDY = "pip install 'recollect[heic]'"
@@ -56,8 +60,8 @@ UNREAD_SUFFIXES = HEIC_SUFFIXES | {
 }
 
 # Raster formats only: Pillow hands EPS to Ghostscript, and rare formats have rarely tested decoders.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-# The brands with which HEIC files start; AVIF has others.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if _AVIF else []))
+# The brands with which HEIC files start. AVIF may start with the last two; it names itself after them.
 HEIC_START = re.compile(rb".{4}ftyp(heic|heix|heim|heis|hevc|hevx|hevm|hevs|mif1|msf1)", re.DOTALL)
 
 # Just below the size from which Pillow itself warns of a decompression bomb.
@@ -154,24 +158,6 @@ def read_pixels(
     return fit(open_picture(picture, name, needed, most_pixels), size, short_side)
 
 
-def read_batch(
-    pictures: Picture | Sequence[Picture], size: int, short_side: int | None = None
-) -> npt.NDArray[np.uint8]:
-    """Read one picture or many: (n, size, size, 3). An array or tensor of four dimensions is many pictures.
-
-    >>> read_batch(np.zeros((5, 40, 60, 3), np.uint8), size=32).shape
-    (5, 32, 32, 3)
-    """
-    many: list[Picture] = list(pictures) if are_many(pictures) else [pictures]  # type: ignore[arg-type, list-item]
-    if not many:
-        raise PictureError("no pictures were given. Give at least one")
-    batch = np.empty((len(many), size, size, 3), np.uint8)
-    for number, picture in enumerate(many):
-        name = own_name(picture) or (f"picture {number + 1} of {len(many)}" if len(many) > 1 else None)
-        batch[number] = read_pixels(picture, size, short_side, name)
-    return batch
-
-
 def thumbnail(picture: Picture, side: int = 96) -> bytes:
     """Return a small copy of a picture as the bytes of a JPEG file, at most `side` pixels a side."""
     image = open_picture(picture, short_side=side)
@@ -182,7 +168,7 @@ def thumbnail(picture: Picture, side: int = 96) -> bytes:
 
 
 def are_many(pictures: Picture | Sequence[Picture]) -> bool:
-    """Tell a sequence of pictures (or an array or tensor of four dimensions) from a single one."""
+    """Say whether these are many pictures: a sequence, or an array or tensor of four dimensions."""
     if isinstance(pictures, np.ndarray) or _is_tensor(pictures):
         return pictures.ndim == 4
     return isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes | bytearray)
@@ -232,7 +218,10 @@ def _read_file(
     try:
         status = Path(path).stat()
         if stat.S_ISDIR(status.st_mode):
-            raise PictureError(f"{name}: this is a folder. Name the pictures in it")
+            raise PictureError(
+                f"{name}: this is a folder. Give the pictures in it, such as "
+                f"sorted(Path({name!r}).glob('*.jpg'))"
+            )
         if not stat.S_ISREG(status.st_mode):  # a pipe or a device might block or never end
             raise PictureError(f"{name}: this is not a regular file. Copy the picture into one")
         with Path(path).open("rb") as stream:
@@ -246,10 +235,10 @@ def _read_file(
 
 
 def _decode(stream: BinaryIO, name: str, short_side: int | None, most_pixels: int) -> Image.Image:
-    start = stream.read(16)
+    start = stream.read(64)
     if not start:
         raise PictureError(f"{name}: the file is empty. Save or download it again")
-    heic = HEIC_START.match(start) is not None
+    heic = HEIC_START.match(start) is not None and not (_AVIF and b"avif" in start)
     if heic and not reads_heic():
         raise PictureError(f"{name}: this is HEIC. {HEIC_REMEDY}, or convert it to JPEG")
     with _clear_errors(name), Image.open(stream, formats=("HEIF",) if heic else FORMATS) as image:
@@ -315,15 +304,15 @@ def _clear_errors(name: str) -> Iterator[None]:
 def _check_size(size: tuple[int, int], name: str, most_pixels: int = MOST_PIXELS) -> None:
     width, height = size
     if width < 1 or height < 1:
-        raise PictureError(f"{name}: {width} × {height} pixels. Give one that has pixels")
+        raise PictureError(f"{name}: {width} × {height} pixels. Give a picture that has pixels")
     if width * height > most_pixels or max(size) > MOST_SIDE:
         raise PictureError(f"{name}: {width} × {height} pixels; {_too_large(most_pixels)}")
 
 
 def _too_large(most_pixels: int = MOST_PIXELS) -> str:
     return (
-        f"the picture is too large (at most {most_pixels // 1_000_000} megapixels "
-        f"and {MOST_SIDE} pixels a side). Scale it down first"
+        f"the picture is too large (at most {most_pixels // 1_000_000} megapixels, and no side longer than "
+        f"{MOST_SIDE:,} pixels). Scale it down first"
     )
 
 

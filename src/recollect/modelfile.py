@@ -5,6 +5,7 @@ The header reads without torch; `load_model` and `save_model` bring it in.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -195,6 +196,15 @@ def save_model(
     write_model(path, header, weights_of(model))
 
 
+def require_replaceable(path: str | Path) -> None:
+    """Refuse a path at which there is something other than a model file."""
+    if os.path.lexists(path):
+        try:
+            read_header(path)
+        except ModelError as error:
+            raise ModelError(f"{path} exists and is not a model: choose another name") from error
+
+
 def write_model(path: str | Path, header: Header, tensors: Tensors) -> None:
     """Write a model file, whole or not at all."""
     header = header.model_copy(update={"format": FORMAT})
@@ -280,7 +290,7 @@ def fingerprint(model: "Model") -> str:
 def digest_of(spec: ModelSpec, weights: Tensors) -> str:
     """Return a digest of a whole model: what taught vectors depend on."""
     # Newer fields are left out at their defaults, so that stores of older models still match.
-    newer = {name for name in ("centred", "mirrored") if not getattr(spec, name)}
+    newer = {name for name in ("centred", "mirrored", "shot_aware") if not getattr(spec, name)}
     return _digest_of(spec.model_dump(exclude=newer), weights)
 
 

@@ -145,7 +145,7 @@ def _read(name: str, published: Published) -> "dict[str, Tensor]":
 
 
 def _converted(name: str, loaded: "dict[str, Tensor]") -> Tensors:
-    """Give the weights our names: both networks list the same layers in the same order."""
+    """Rename the weights: both networks list the same layers in the same order."""
     import torch
 
     from recollect.model.extractors import build_extractor

@@ -81,6 +81,7 @@ def test_accuracies_are_those_of_one_prediction_after_the_other(model, zoo, monk
         "model": str(model),
         "data": str(zoo),
         "pictures": 26,
+        "called_unknown": 0,
         "accuracy": round(100 * right / 26, 2),
         "mean_accuracy": pytest.approx(sum(row["accuracy"] for row in rows) / 3, abs=0.01),
         "categories": rows,
@@ -154,9 +155,9 @@ def calibrated(model, path, threshold):
 def test_a_picture_that_is_called_unknown_counts_as_such(model, zoo, tmp_path):
     report, confusion = check_folder(calibrated(model, tmp_path / "strict.safetensors", 1e6), zoo)
     assert report["accuracy"] == 0
-    assert all(
-        row["confused_with"] == {"category": "(unknown)", "share": 100} for row in report["categories"]
-    )
+    assert all(row["confused_with"] == {"category": "unknown", "share": 100} for row in report["categories"])
+    assert report["called_unknown"] == report["pictures"] == 26
+    assert "26 pictures of known categories called unknown" in str(check_table(report).title)
     assert confusion.counts.sum() == confusion.counts[:, -1].sum() == sum(COUNTS.values())
 
 
@@ -190,8 +191,8 @@ def test_for_what_was_never_taught_unknown_is_the_right_answer(model, zoo, tmp_p
     assert (report["accuracy"] is None) == (not report["categories"])
     (warning,) = report["warnings"]
     assert "not categories of this model (or hidden), so 'unknown' is the right answer for them: " in warning
-    assert "are called unknown" in str(check_table(report).title)
-    assert confusion.predicted[-1] == "(unknown)"
+    assert " of other things called unknown" in str(check_table(report).title)
+    assert confusion.predicted[-1] == "unknown"
 
 
 def test_a_renamed_base_category_is_still_one(model, zoo, tmp_path):
@@ -235,8 +236,12 @@ def test_the_table_names_every_category_with_its_worst_confusion(model, zoo, cap
     report, _ = check_folder(model, zoo)
     Console(width=200).print(check_table(report))
     said = capsys.readouterr().out
-    assert f"{report['accuracy']:.1f} % of 26 pictures are recognised" in said
+    assert f"{report['accuracy']:.1f} % of 26 pictures recognised" in said
     assert f"mean over 3 categories {report['mean_accuracy']:.1f} %" in said
+    rows = [line.split("│") for line in said.splitlines() if line.startswith("│")]
+    shown = [float(row[4]) for row in rows[: len(report["categories"])]]
+    assert shown == sorted(shown), "the worst come first"
+    assert len({*shown}) > 1
     for row in report["categories"]:
         (line,) = [
             line
@@ -261,7 +266,7 @@ def test_a_folder_that_was_trained_on_is_told(tmp_path, make_model, zoo, caplog)
     key = folder_data.read_library(zoo, 16, skip_bad=False).key
     save_model(tmp_path / "m.safetensors", make_model(categories=KNOWN), trained_on=TrainedOn(key=key))
     report, _ = check_folder(tmp_path / "m.safetensors", zoo)
-    told = f"the model was trained on {zoo}: most of these pictures are no test of it"
+    told = f"the model was trained on {zoo}, so this does not tell how good it is on new pictures"
     assert report["warnings"][0] == told
     assert told in caplog.messages
 
@@ -325,7 +330,7 @@ def test_without_a_picture_to_draw_matplotlib_is_not_loaded(model, zoo):
     )
     command = [sys.executable, "-c", code, "check", str(model), str(zoo)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "are recognised" in done.stdout
+    assert "pictures recognised" in done.stdout
     assert done.stdout.splitlines()[-1] == "False"
 
 

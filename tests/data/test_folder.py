@@ -246,11 +246,44 @@ def test_a_single_category_is_refused(tmp_path):
 @pytest.mark.parametrize("count", [1, MIN_PICTURES - 1])
 def test_a_category_too_small_to_be_split_is_named_with_the_number_needed(tmp_path, count):
     zoo = write_folder(tmp_path / "zoo", {"cat": 12, "okapi": count, "dog": 12})
-    with pytest.raises(DataError, match=rf"category 'okapi' has {count} pictures .* at least {MIN_PICTURES}"):
+    pictures = "1 picture" if count == 1 else f"{count} pictures"
+    with pytest.raises(
+        DataError, match=rf"at least {MIN_PICTURES} pictures .* and 'okapi' has {pictures}: add"
+    ):
         folder.load(zoo, size=16)
     split = folder.load(zoo, size=16, split='{"test": ["okapi"]}')
     assert split.test is not None
     assert len(split.test) == count
+
+
+def test_all_categories_that_are_too_small_are_named(tmp_path):
+    zoo = write_folder(tmp_path / "zoo", {"cat": 12} | {f"small-{n}": 2 for n in range(7)})
+    with pytest.raises(
+        DataError, match=r"'small-0' has 2 pictures, .*'small-4' has 2 pictures and 2 more: add"
+    ):
+        folder.load(zoo, size=16)
+
+
+@pytest.mark.parametrize("top", ["", "photos/"])
+def test_pictures_beside_the_categories_are_left_out_if_asked(tmp_path, caplog, top):
+    root = write_folder(tmp_path / "zoo" / top, {"cat": 12, "dog": 12})
+    write_picture(root / "stray.png")
+    write_picture(root / "dog" / "young" / "000.png")
+    with pytest.raises(DataError, match=r"000\.png: a sub-folder per category .* --skip-bad"):
+        folder.load(tmp_path / "zoo", size=16)
+    split = folder.load(tmp_path / "zoo", size=16, skip_bad=True)
+    assert split.categories == ("cat", "dog")
+    assert sum(map(len, parts_of(split))) == 24
+    (line,) = caplog.messages
+    assert f"left out {top}dog/young/000.png, {top}stray.png: not right in a category's folder" in line
+
+
+def test_a_category_called_unknown_is_refused(tmp_path):
+    zoo = write_folder(tmp_path / "zoo", {"cat": 12, "dog": 12, "Unknown": 12})
+    with pytest.raises(
+        DataError, match="zoo/Unknown: 'unknown' is the answer for pictures of no known category"
+    ):
+        folder.load(zoo, size=16)
 
 
 def test_the_smallest_category_allowed_leaves_pictures_in_all_three_sets(tmp_path):

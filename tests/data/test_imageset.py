@@ -201,13 +201,13 @@ def test_two_that_build_the_same_entry_at_once_both_succeed():
     both_inside = threading.Barrier(2, timeout=20)
     results = []
 
-    def build(pixels):
+    def build(room):
         both_inside.wait()
-        pixels[:] = pixels_of(0)
+        room(2)[:] = pixels_of(0)
         return {"categories": ["a"], "labels": [0, 0], "names": ["a/0", "a/1"], "bad": []}
 
     def work():
-        results.append(cached_library("shared", 16, (2, 16, 16, 3), build)[0])
+        results.append(cached_library("shared", 16, build)[0])
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -367,7 +367,7 @@ def test_a_list_of_bad_pictures_that_cannot_be_kept_stops_nothing(caplog):
     cache_folder().mkdir(parents=True)
     (cache_folder() / "checked").write_text("a file where a folder should be")
     assert len(on_the_fly(bad=(1,), skip_bad=True).names) == 5
-    assert "which pictures are bad is not kept for the next time: cannot write" in caplog.text
+    assert "the list of bad pictures is not cached: cannot write" in caplog.text
 
 
 @pytest.mark.parametrize("words", ["", "[1]", '{"version": 0}', '{"version": 1, "pictures": 5, "bad": []}'])

@@ -478,3 +478,25 @@ def test_the_command_line_ends_with_code_2_and_one_line(
     assert complaint in err
     assert tree(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mini"]
+
+
+@pytest.mark.parametrize("words", [("train",), ("reproduce", "table2")], ids=["train", "table2"])
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda folder: [path.unlink() for path in (folder / "images").glob("n04*")],
+         f"val.csv, line 2: '{FIRST}' is not among the pictures of PATH, nor are {EACH - 1} others"),
+        (add_line(f"{FIRST},n04"), f"val.csv, line {ADDED}: '{FIRST}' is listed a second time"),
+    ],
+    ids=["pictures are missing", "a picture is listed twice"],
+)  # fmt: skip
+def test_an_archive_that_contradicts_its_lists_is_refused_in_one_line(
+    refused, copy_of, tmp_path, words, damage, complaint
+):
+    folder = copy_of("images")
+    damage(folder)
+    (tmp_path / "packed").mkdir()
+    path = packed("zip", folder, tmp_path / "packed")
+    told = refused(*words, f"mini-imagenet:{path}", "--out", tmp_path / "out")
+    assert complaint.replace("PATH", str(path)) in told
+    assert not (tmp_path / "out").exists()

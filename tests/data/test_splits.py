@@ -143,7 +143,7 @@ def test_a_tenth_and_at_least_two_are_held_out(pictures, held):
 
 def test_too_few_pictures_are_told_by_category_and_number():
     library = library_of({"cat": 8, "okapi": 7})
-    with pytest.raises(DataError, match="'okapi' has 7 pictures and training needs at least 8"):
+    with pytest.raises(DataError, match="at least 8 pictures of each category, and 'okapi' has 7 pictures: "):
         require_pictures(library, Reserved())
     require_pictures(library, Reserved(test=("okapi",)))
 

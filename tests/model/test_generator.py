@@ -15,7 +15,8 @@ from recollect.model.generator import (
     build_generator,
 )
 
-KINDS = ["mean", "average", "attention"]
+AWARE = "attention, shot-aware"
+KINDS = ["mean", "average", "attention", AWARE]
 TASKS, WAYS, SHOTS, WIDTH, BASE = 3, 2, 4, 5, 6
 
 
@@ -25,8 +26,14 @@ def cosine(a, b):
 
 
 def reference_vector(generator, examples, vectors, hidden):
-    """w' of one category, number by number: the mean over examples of φ_avg ⊙ z' + φ_att ⊙ Σ_b a_b w_b."""
+    """w' of one category, number by number: the mean over examples of φ_avg ⊙ z' + φ_att ⊙ Σ_b a_b w_b.
+
+    Where it is shot-aware, the second part counts N'^−ρ times.
+    """
     total = [0.0] * WIDTH
+    counts = 1.0
+    if getattr(generator, "fading", None) is not None:
+        counts = len(examples) ** -generator.fading.item()
     for z in examples:
         term = list(z)
         if not isinstance(generator, MeanGenerator):
@@ -42,7 +49,7 @@ def reference_vector(generator, examples, vectors, hidden):
             for b in shown:
                 share = powers[b] / sum(powers.values())
                 for j in range(WIDTH):
-                    term[j] += phi_att[j] * share * vectors[b][j]
+                    term[j] += counts * phi_att[j] * share * vectors[b][j]
         for j in range(WIDTH):
             total[j] += term[j] / len(examples)
     return total
@@ -51,7 +58,8 @@ def reference_vector(generator, examples, vectors, hidden):
 def trained(kind, seed=0):
     """Return a generator whose parameters have all left their starting values."""
     torch.manual_seed(seed)
-    generator = build_generator(kind, BASE, WIDTH).double()
+    name = kind.partition(",")[0]
+    generator = build_generator(name, BASE, WIDTH, shot_aware=kind == AWARE).double()
     with torch.no_grad():
         for parameter in generator.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -127,7 +135,27 @@ def test_examples_add_up_in_any_order_one_by_one_or_at_once(seed, kind, data):
     z, memory = torch.randn(SHOTS, WIDTH).double(), Memory(torch.randn(BASE, WIDTH).double())
     at_once = generator.compose(generator.terms(z, memory))
     one_by_one = sum(generator.terms(z[i], memory) for i in order) / SHOTS
+    if kind == AWARE:
+        average, attended = one_by_one.chunk(2)
+        one_by_one = average + SHOTS ** -generator.fading.detach() * attended
     torch.testing.assert_close(at_once, one_by_one)
+
+
+def test_a_shot_aware_generator_starts_as_the_paper_s_and_stays_that_for_one_example():
+    torch.manual_seed(0)
+    aware = build_generator("attention", BASE, WIDTH, shot_aware=True)
+    torch.manual_seed(0)
+    plain = build_generator("attention", BASE, WIDTH)
+    z, memory = torch.randn(WAYS, SHOTS, WIDTH), Memory(torch.randn(BASE, WIDTH))
+    torch.testing.assert_close(aware.compose(aware.terms(z, memory)), plain.compose(plain.terms(z, memory)))
+    with torch.no_grad():
+        aware.fading.fill_(0.5)
+    one = z[:, :1]
+    torch.testing.assert_close(
+        aware.compose(aware.terms(one, memory)), plain.compose(plain.terms(one, memory))
+    )
+    several = aware.compose(aware.terms(z, memory)) - plain.compose(plain.terms(z, memory))
+    assert several.abs().max() > 1e-2
 
 
 def test_attention_is_taken_per_example_not_of_the_mean():

@@ -33,10 +33,8 @@ def test_features_are_answered_as_their_pictures_are(recognizer):
 
 def test_teaching_features_is_teaching_their_pictures(recognizer, other):
     expected = recognizer.teach_all({"okapi": PICTURES[:2], "tapir": PICTURES[2:3], "base-1": PICTURES[3:4]})
-    parts = {"okapi": (0, 2), "tapir": (2, 3), "base-1": (3, 4)}
-    features = {name: other.features(PICTURES[slice(*part)]) for name, part in parts.items()}
-    thumbnails = {name: [b"small"] * len(some) for name, some in features.items()}
-    assert other.teach_features(features, thumbnails) == expected
+    names = ["okapi", "okapi", "tapir", "base-1"]
+    assert other.teach_features(names, other.features(PICTURES[:4]), [b"small"] * 4) == expected
     assert [one.thumbnail for one in other.examples("okapi")] == [b"small"] * 2
     for ours, theirs in zip(other.predict(PICTURES), recognizer.predict(PICTURES), strict=True):
         assert [one.category for one in ours] == [one.category for one in theirs]
@@ -52,7 +50,7 @@ def test_features_of_another_model_are_refused(recognizer, wrong):
     with pytest.raises(ArgumentError, match=r"expected features of float32 and shape \(n, 32\)"):
         recognizer.predict_features(wrong)
     with pytest.raises(ArgumentError, match=r"expected features of float32 and shape \(n, 32\)"):
-        recognizer.teach_features({"okapi": wrong})
+        recognizer.teach_features(["okapi", "okapi"], wrong)
     assert len(recognizer.categories()) == 7
 
 

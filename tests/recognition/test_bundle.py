@@ -107,6 +107,17 @@ def test_saving_over_the_file_that_was_loaded(saved, tmp_path):
     assert rows(Recognizer.load(path)) == rows(recognizer)
 
 
+def test_nothing_but_a_model_is_saved_over(saved, tmp_path):
+    recognizer = Recognizer.load(saved)
+    for name, content in {"photo.jpg": b"not a model", "taught.sqlite": b""}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ModelError, match=f"{name} exists and is not a model: choose another name"):
+            recognizer.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == content
+    recognizer.save(tmp_path / "new" / "zoo.safetensors")
+    assert rows(Recognizer.load(tmp_path / "new" / "zoo.safetensors")) == rows(recognizer)
+
+
 def test_saving_on_a_full_disk_keeps_the_old_file(saved, tmp_path):
     path = tmp_path / "zoo.safetensors"
     path.write_bytes(saved.read_bytes())

@@ -32,6 +32,19 @@ def test_a_picture_taught_twice_or_under_two_names_is_noticed(recognizer):
     assert recognizer.duplicates("okapi") == [Duplicate(3, 6, "Löwe")]
 
 
+def test_duplicates_are_left_out_if_asked(recognizer):
+    recognizer.teach("okapi", pictures(1, 2))
+    assert recognizer.teach("okapi", pictures(2, 3, 3, 1), skip_duplicates=True).examples == 3
+    assert recognizer.teach("okapi", pictures(1), skip_duplicates=True).examples == 3
+    assert recognizer.teach("tapir", pictures(1), skip_duplicates=True).examples == 1, "of another category"
+    assert recognizer.teach("tapir", pictures(1)).examples == 2
+    skipped = []
+    pairs = [("okapi", pictures(4, 1)), ("zebra", pictures(1)), ("okapi", pictures(4, 5))]
+    taught = recognizer.teach_all(pairs, skipped=skipped)
+    assert [(one.name, one.examples) for one in taught] == [("okapi", 5), ("zebra", 1)]
+    assert skipped == [1, 3]
+
+
 def test_the_batch_a_picture_was_in_does_not_hide_it(make_model):
     recognizer = Recognizer(TorchBackend(make_model()))
     recognizer.teach("okapi", pictures(*range(40)))

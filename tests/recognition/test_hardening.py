@@ -118,7 +118,7 @@ def test_what_was_saved_into_a_bundle_later_reaches_its_store_and_is_reported(mo
     with caplog.at_level(logging.WARNING):
         again = Recognizer.load(model, "default")
     assert names_of(again)[7:] == ["okapi", "tapir"]
-    assert "took over pictures that were saved with the model: tapir (2 more)" in caplog.text
+    assert "now also has the examples that were saved with the model: tapir (2 more)" in caplog.text
     again.forget("tapir")
     caplog.clear()
     assert names_of(Recognizer.load(model, "default"))[7:] == ["okapi"]

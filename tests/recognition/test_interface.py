@@ -51,6 +51,7 @@ def test_a_closed_recogniser_says_so_and_can_be_closed_again(model, tmp_path):
 def test_its_text_says_what_it_is(model, tmp_path):
     recognizer = Recognizer.load(model, tmp_path / "here.sqlite")
     recognizer.teach("okapi", pixels_of(1))
+    recognizer.teach("base-2", pixels_of(2))
     assert repr(recognizer) == (
         f"<Recognizer: c32f, 7 base categories, 1 taught, kept in {tmp_path / 'here.sqlite'}>"
     )
@@ -184,7 +185,7 @@ def test_no_category_can_be_called_unknown(name):
     recognizer = Recognizer(PlainBackend())
     recognizer.teach("okapi", pixels_of(1))
     for call in (lambda: recognizer.teach(name, pixels_of(2)), lambda: recognizer.rename("okapi", name)):
-        with pytest.raises(StoreError, match="pictures of no known category are called"):
+        with pytest.raises(StoreError, match="is the answer for pictures of no known category"):
             call()
     assert names_of(recognizer)[3:] == ["okapi"]
 

@@ -17,13 +17,16 @@ from recollect.backends.torch import TorchBackend
 from recollect.errors import ModelError, PictureError, RecollectError
 from recollect.modelfile import save_model
 
-KINDS = [(classifier, generator) for classifier in ("cosine", "dot") for generator in ("mean", "attention")]
+KINDS = [
+    *((classifier, generator) for classifier in ("cosine", "dot") for generator in ("mean", "attention")),
+    ("cosine", "attention", "shot-aware"),
+]
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=" ".join)
 def model(request, make_model):
-    classifier, generator = request.param
-    return make_model(classifier=classifier, generator=generator)
+    classifier, generator, *aware = request.param
+    return make_model(classifier=classifier, generator=generator, shot_aware=bool(aware))
 
 
 @pytest.fixture

@@ -79,12 +79,14 @@ def packed(content):
 
 CHANGES = [
     (PLAN, "table", "table9"),
+    (PLAN, "keys", []),
+    (PLAN, "keys", ["c32f"]),
     (PLAN, "seeds", 0),
     (PLAN, "seeds", 10**9),
     (PLAN, "tasks", -1),
     (PLAN, "settings", 3),
     *(
-        (PLAN, "decided", {"stage1.steps": "3", key: value})
+        (PLAN, "decided", {"cifar-fs-c64f-table": {"stage1.steps": "3", key: value}})
         for key, value in [("extractor", "module:os:abort"), ("device", "cpu"), ("stage2.steps", "many")]
     ),
     (TSNE, "pictures", None),

@@ -1,17 +1,13 @@
 """`recollect reproduce`: from pictures to page, through kills, with nothing done twice."""
 
 import json
-import os
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from reproductions import kill_when, read, timeless, words_of
 
 from colours import SETTINGS, train_quickly, write_colours
 from pictures import tree
@@ -26,14 +22,9 @@ from recollect.training.budget import Speed
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
 
-
-def read(path):
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 # Few enough to be quick, and one of each kind.
 FEW = ("matching", "cosine-mean", "cosine-attention", "dot-mean", "nearest-mean")
-TABLE = rows.Table("table1", "Table 1", "val", 30, tuple(row for row in rows.TABLE_1.rows if row.key in FEW))
+TABLE = rows.TABLE_1.only(FEW)
 WISHES = {"tasks": 30, "queries": 3, "settings": SETTINGS}
 COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "table1-cifar-fs-c64f"
 
@@ -41,8 +32,6 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "table1-cifar-fs-c6
 def few_rows(patch):
     """Let table 1 have but few rows, and train them quickly."""
     train_quickly(patch)
-    for module in (rows, running, page):
-        patch.setattr(module, "TABLE_1", TABLE)
     patch.setitem(rows.TABLES, "table1", TABLE)
 
 
@@ -72,26 +61,13 @@ def finished(colours, tmp_path_factory):
     return folder
 
 
-def timeless(folder, copy):
-    """Copy what a page is made of, with all times 0, and return the page's bytes."""
-    for path in [*folder.glob("*.json"), *folder.glob("*.png"), *folder.glob("results/*.json")]:
-        there = copy / path.relative_to(folder)
-        there.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, there)
-        if path.parent.name == "results":
-            words = read(there)
-            words |= {"training_seconds": 0, "evaluation_seconds": 0}
-            words["report"]["seconds"] = 0
-            write_json(there, words)
-    page.write_page(copy)
-    return tree(copy)
-
-
 def test_every_training_is_a_finished_run_with_its_result(finished):
     names = [training.name for training in TABLE.trainings(1)]
     assert sorted(path.name for path in (finished / "runs").iterdir()) == sorted(names)
     for name in names:
-        assert read_header(finished / "runs" / name).provenance["finished"]
+        header = read_header(finished / "runs" / name)
+        assert header.provenance["finished"]
+        assert not header.spec.shot_aware, "trained for one number of shots"
         words = read(finished / "results" / f"{name}.json")
         assert words["report"]["model"] == f"runs/{name}"
         assert words["report"]["categories"] == "val"
@@ -160,37 +136,17 @@ def test_what_is_finished_is_not_done_again(finished, colours, tmp_path, monkeyp
     assert tree(finished) == before
 
 
-SLOW = """
-import sys, time
-sys.path[:0] = sys.argv[3:]
+KILLED = """
 import test_reproduce as tests
-from recollect.reproduce import run
-from recollect.training import loop
-save = loop.save_checkpoint
-def slow(path, state):
-    save(path, state)
-    time.sleep(0.1)
-loop.save_checkpoint = slow
-import pytest
 tests.few_rows(pytest.MonkeyPatch())
-tests.reproduced(sys.argv[1], tests.Path(sys.argv[2]))
+tests.reproduced(sys.argv[3], Path(sys.argv[4]))
 """
 
 
 def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(finished, colours, tmp_path):
     folder = tmp_path / "killed"
-    here = Path(__file__).parent
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(colours), str(folder), str(here), str(here.parent)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
     # In the middle of the training after two finished ones.
-    begun = folder / "runs" / "cosine-mean" / "stage1.checkpoint.safetensors"
-    while not begun.exists():
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_when(folder / "runs" / "cosine-mean" / "stage1.checkpoint.safetensors", KILLED, colours, folder)
     done = tree(folder / "results")
     assert sorted(done) == ["matching-1-shot.json", "matching-5-shot.json"]
     stamps = {path: path.stat().st_mtime_ns for path in folder.glob("runs/matching-*/*")}
@@ -239,10 +195,6 @@ def test_the_commands_on_the_page_train_the_same(finished, colours):
         assert told.stage1_from == (None if training.stage1 is None else f"runs/{training.stage1}")
         assert f"evaluate runs/{training.name} pictures --categories val" in evaluates
         assert evaluates.endswith("--seed 1"), "not on the tasks by which it was selected"
-
-
-def words_of(settings):
-    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
 @pytest.mark.parametrize(("what", "made"), [("table1", "table1.md"), ("figure-tsne", "tsne.png")])
@@ -346,12 +298,11 @@ def test_another_reproduction_in_the_same_folder_is_refused(finished, colours):
     assert tree(finished) == before
 
 
-def test_minutes_decide_the_images_once(colours, tmp_path, monkeypatch):
+def test_minutes_decide_the_steps_once(colours, tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "measure", lambda *words: Speed(stage1_step=1.0, stage2_step=0.5, picture=0.0))
     made = plan.make_plan(tmp_path, "table1", str(colours), minutes=2, **WISHES)
     # Four extractors of 8 steps and two generators of 4 half seconds: 36 s; 0.9 · 120 s are three times that.
-    assert made.decided == {"stage1.steps": "24", "stage2.steps": "12"}
-    assert made.images == 24 * 24
+    assert made.decided == {"": {"stage1.steps": "24", "stage2.steps": "12"}}
     plan.keep_plan(tmp_path, made)
     monkeypatch.setattr(plan, "measure", lambda *words: pytest.fail("measured again"))
     assert plan.make_plan(tmp_path, "table1", str(colours), minutes=2, **WISHES) == made

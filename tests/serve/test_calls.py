@@ -76,6 +76,26 @@ def test_teaching_adds_a_category_and_then_examples(service, recognizer):
     assert service.call("GET", "/v1/categories/okapi").json == listed["categories"][-1]
 
 
+def test_pictures_that_a_category_has_are_left_out_unless_they_are_to_count_again(service):
+    body, kind = form(
+        ("name", "okapi"),
+        ("picture", PICTURES[0]),
+        ("name", "tapir"),
+        ("picture", PICTURES[0]),
+        ("name", "okapi"),
+        ("picture", PICTURES[0]),
+        ("picture", PICTURES[1]),
+    )
+    taught = service.call("POST", "/v1/categories", body, content_type=kind).json
+    assert taught["skipped"] == [2]
+    assert [(one["name"], one["examples"]) for one in taught["categories"]] == [("okapi", 2), ("tapir", 1)]
+    again = service.call("POST", "/v1/categories", body, content_type=kind).json
+    assert (again["skipped"], again["categories"]) == ([0, 1, 2, 3], taught["categories"])
+    counted = service.call("POST", "/v1/categories?keep_duplicates=true", body, content_type=kind).json
+    assert counted["skipped"] == []
+    assert [one["examples"] for one in counted["categories"]] == [5, 2]
+
+
 def test_a_body_is_taught_under_the_name_in_the_query(service):
     answer = service.call("POST", "/v1/categories?name=okapi", PICTURES[0])
     assert [one["examples"] for one in answer.json["categories"]] == [1]
@@ -191,7 +211,7 @@ def test_the_model_is_described_without_a_path(service, recognizer, model):
         ("POST", "/v1/predict?among=novel", PICTURES[0], 409, "there are no taught categories"),
         ("POST", "/v1/categories", PICTURES[0], 422, "what do the pictures show?"),
         ("POST", "/v1/categories?name=%20", PICTURES[0], 422, "a name that is not empty"),
-        ("POST", "/v1/categories?name=unknown", PICTURES[0], 422, "'unknown' is what pictures"),
+        ("POST", "/v1/categories?name=unknown", PICTURES[0], 422, "'unknown' is the answer for pictures"),
         ("POST", "/v1/categories?name=Base-1", PICTURES[0], 409, "spelled 'base-1'"),
         ("DELETE", "/v1/categories/okapi", None, 404, "no category called 'okapi'"),
         ("DELETE", "/v1/categories/base-1", None, 409, "nothing was taught to it"),

@@ -92,6 +92,19 @@ def test_everything_a_recogniser_can_do(client, recognizer, model):
     assert other.categories() == recognizer.categories()
 
 
+def test_pictures_taught_before_are_left_out_as_a_recogniser_leaves_them_out(client, recognizer):
+    found = []
+    for one in (client, recognizer):
+        skipped = []
+        one.teach("okapi", PICTURES[:2])
+        one.teach("okapi", [PICTURES[0], PICTURES[2]], skip_duplicates=True)
+        one.teach_all([("tapir", PICTURES[3:]), ("okapi", PICTURES[1:3])], skipped=skipped)
+        one.teach("tapir", PICTURES[3])
+        found.append((skipped, one.categories()))
+    assert found[0] == found[1]
+    assert found[0][0] == [2, 3]
+
+
 def refusal(recognizer, act):
     with pytest.raises(RecollectError) as caught:
         act(recognizer)
@@ -175,6 +188,8 @@ def test_the_commands_ask_a_service(command, guarded, recognizer, tmp_path):
     taught = command("teach", "--from", folder)
     assert taught["model"] == taught["store"] == guarded.url
     assert [(one["name"], one["examples"]) for one in taught["taught"]] == [("okapi", 2), ("tapir", 1)]
+    again = command("teach", "--from", folder)["taught"]
+    assert [(one["added"], len(one["skipped"]), one["examples"]) for one in again] == [(0, 2, 2), (0, 1, 1)]
     recognizer.teach_all(
         {"okapi": sorted((folder / "okapi").iterdir()), "tapir": [folder / "tapir" / "000.png"]}
     )

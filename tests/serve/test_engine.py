@@ -145,7 +145,7 @@ def test_a_bug_in_a_pass_is_a_500_and_the_next_request_is_answered(service, capl
 
 
 def test_a_store_that_fails_is_a_503_without_its_path(service, caplog):
-    def full(*_):
+    def full(*_, **__):
         raise StoreFailure("the store /secret/taught.sqlite: no room on the disk")
 
     service.engine.recognizer.teach_features = full

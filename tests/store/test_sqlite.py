@@ -636,7 +636,7 @@ def test_a_read_only_store_of_an_earlier_version_can_be_read(shared, kind, modes
     before = path.read_bytes()
     told = as_nobody(lambda: read_and_teach(path))
     assert told.startswith("okapi:2 tapir:1; ")
-    assert "the file or its folder is read-only: choose another --store" in told
+    assert "the file or its folder is read-only: choose another store" in told
     assert path.read_bytes() == before
 
 

@@ -377,7 +377,7 @@ def test_a_store_gives_no_id_that_could_not_be_read_again(store, last):
         try:
             store.add_all({f"c{number}": [example(1)] for number in range(count)})
         except StoreError as error:
-            assert "ids are used up" in str(error)  # noqa: PT017
+            assert "all ids are used" in str(error)  # noqa: PT017
     assert len(store.categories()) == (1 if last == 2**53 - 2 else 0)
 
 

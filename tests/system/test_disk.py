@@ -147,7 +147,10 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_is_left_alone(tmp_path)
     run = tmp_path / "run"
     run.mkdir()
     (run / ".lock").symlink_to(victim)
-    with pytest.raises(StorageError, match=r"run/\.lock is not a file of ours: remove it"), locked(run):
+    with (
+        pytest.raises(StorageError, match=r"run/\.lock is not a file that recollect wrote: remove it"),
+        locked(run),
+    ):
         pass
     (run / ".lock").unlink()
     os.link(victim, run / ".lock")
@@ -155,7 +158,7 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_is_left_alone(tmp_path)
         assert victim.read_text() == "precious"
     (run / ".lock").unlink()
     os.mkfifo(run / ".lock")
-    with pytest.raises(StorageError, match="not a file of ours"), locked(run):
+    with pytest.raises(StorageError, match="not a file that recollect wrote"), locked(run):
         pass
     assert victim.read_text() == "precious"
 

@@ -16,16 +16,16 @@ from recollect.training import calibration as module
 from recollect.training.calibration import (
     COLDEST,
     HOTTEST,
-    Best,
+    Lesson,
     Queries,
     Scored,
-    best_scores,
     calibrate,
     fit_bias,
     fit_temperature,
     fit_unknown,
     joint_error,
     joint_queries,
+    lessons_of,
 )
 from recollect.training.ridge import solve_base
 
@@ -215,48 +215,108 @@ def test_the_bias_stays_where_nothing_better_is_found():
 def test_unknown_pictures_are_those_whose_own_category_is_not_taught(tiny_model):
     novel, base = features_of([9] * 6, 1, "novel"), features_of([9] * 7, 0, "base")
     tasks = task_sampler(base, novel).draw(TaskShape(3, 2, 4), 5, 0)
-    score = model_scores(tiny_model, novel, base)
-    scores = score(tasks)
-    known, strange = best_scores({3: [Scored(scores, tasks.novel_targets, tasks.base_targets)]})
-    assert [some.taught for some in known] == [0, 3]
-    assert [some.taught for some in strange] == [2]
-    expected = []
+    scores = model_scores(tiny_model, novel, base)(tasks)
+    scored = Scored(scores, tasks.novel_targets, tasks.base_targets)
+    one_shot, two_shot = lessons_of({3: [scored, scored]})
+    assert [(some.taught, some.shots) for some in (one_shot, two_shot)] == [(3, 1), (3, 2)]
+    others, owns = [], []
     for task in range(5):
         for query, own in enumerate(tasks.novel_targets[task]):
-            rest = [scores.novel_novel[task, query, way].item() for way in range(3) if way != own]
-            expected.append(max(*rest, scores.novel_base[task, query].max().item()))
-    assert strange[0].values == pytest.approx(expected)
-    assert known[0].values == pytest.approx(scores.base_base.amax(2).flatten().numpy())
-    assert len(known[1].values) == 2 * len(expected)
+            row = scores.novel_novel[task, query].tolist()
+            owns.append(row.pop(int(own)))
+            others.append(max(row))
+    assert one_shot.strange[1] == pytest.approx(others)
+    assert one_shot.own == pytest.approx(owns)
+    for found, expected in (
+        (one_shot.base, (scores.base_base, scores.base_novel)),
+        (one_shot.novel, (scores.novel_base, scores.novel_novel)),
+        (one_shot.strange[:1], (scores.novel_base,)),
+    ):
+        for some, best in zip(found, expected, strict=True):
+            assert some == pytest.approx(best.amax(2).flatten().numpy())
 
 
-def drifting(rng, base_level=6.0, shift=0.5, n=4000):
-    """Best scores of known and unknown pictures that rise with what is taught."""
-    levels = {taught: base_level + shift * np.log1p(taught) for taught in (0, 1, 5, 16)}
-    known = [Best(taught, rng.normal(level, 1, n)) for taught, level in levels.items()]
-    return known, [Best(taught, rng.normal(level - 1.5, 1, n)) for taught, level in levels.items()]
+def lesson(rng, taught, shots, n=4000, own=2.0, near=6.0):
+    """Scores of pictures: taught vectors of more examples, or among more others, score higher.
+
+    Known pictures have a best score about 6 with base categories, unknown ones 4.5. Taught ones have `own`
+    with their own category, and the others less.
+    """
+    level = own + 1.5 * np.log(shots) + 0.3 * np.log(taught)
+    low = np.full(n, -20.0)
+    own_scores = rng.normal(level, 1, n)
+    return Lesson(
+        taught,
+        shots,
+        base=(rng.normal(near, 1, n), rng.normal(level - 3, 1, n)),
+        novel=(low, own_scores),
+        strange=(rng.normal(near - 1.5, 1, n), rng.normal(level - 3, 1, n)),
+        own=own_scores,
+    )
 
 
-@pytest.mark.parametrize("shift", [0.5, -0.5])
-def test_the_false_alarm_rate_holds_however_many_are_taught(shift):
-    known, strange = drifting(np.random.default_rng(0), shift=shift)
-    unknown = fit_unknown(known, strange, 1000)
-    assert unknown.rise == pytest.approx(shift, abs=0.05)
+def called_unknown(unknown, some, kind):
+    base, novel = getattr(some, kind)
+    calibration = Calibration(unknown=unknown)
+    offset = calibration.unknown_offsets([some.shots] * some.taught)[0]
+    return (clearance(np.maximum(base, novel + offset), some.taught, unknown) < 0).mean()
 
-    def alarms(some):
-        return (clearance(some.values, some.taught, unknown) < 0).mean()
 
-    each = [alarms(some) for some in known]
-    assert np.mean(each) == pytest.approx(unknown.false_alarms)
-    assert 0.0499 < unknown.false_alarms <= 0.05
-    assert each == pytest.approx([0.05] * len(each), abs=0.01)
-    assert np.mean([alarms(some) for some in strange]) > 0.4
+def test_the_false_alarm_rate_holds_however_many_are_taught_and_from_however_many_examples():
+    rng = np.random.default_rng(0)
+    lessons = [lesson(rng, taught, shots) for taught in (1, 5, 20) for shots in (1, 2, 5)]
+    unknown = fit_unknown(lessons, 1000)
+    assert unknown.rise == 0
+    assert 0.03 < unknown.false_alarms <= 0.051
+    offset = unknown.taught
+    assert (offset.number, offset.rise) == pytest.approx((-0.3, -1.5), abs=0.05)
+    before = np.mean([(some.base[0] < unknown.threshold).mean() for some in lessons])
+    assert before == pytest.approx(0.05, abs=0.003)
+    for some in lessons:
+        assert called_unknown(unknown, some, "novel") == pytest.approx(0.05, abs=0.015)
+        assert called_unknown(unknown, some, "base") <= (some.base[0] < unknown.threshold).mean()
+        assert called_unknown(unknown, some, "strange") > 0.3
+
+
+def test_teaching_makes_no_base_picture_unknown():
+    rng = np.random.default_rng(0)
+    unknown = fit_unknown([lesson(rng, taught, 2) for taught in (1, 5, 20)], 1000)
+    scores = rng.normal(6, 1, 1000)
+    before = clearance(scores, 0, unknown)
+    for taught in (1, 6, 1000):
+        assert np.array_equal(clearance(scores, taught, unknown), before)
+
+
+def test_base_scores_of_many_hidden_categories_do_not_raise_the_threshold():
+    rng = np.random.default_rng(0)
+    few, many = lesson(rng, 1, 2), lesson(rng, 20, 2, near=9.0)
+    threshold = fit_unknown([few, many], 1000).threshold
+    assert threshold == pytest.approx(np.quantile(few.base[0], 0.05), abs=0.01)
+
+
+def test_the_offset_stays_beyond_the_numbers_that_it_was_fitted_for():
+    rng = np.random.default_rng(0)
+    unknown = fit_unknown([lesson(rng, taught, 1) for taught in (1, 5, 20)], 1000)
+    calibration = Calibration(unknown=unknown)
+    few, most, more = (calibration.unknown_offsets([1] * taught)[0] for taught in (5, 20, 500))
+    assert few > most + 0.2
+    assert more == most
+
+
+def test_taught_pictures_that_look_known_anyway_need_no_offset():
+    rng = np.random.default_rng(0)
+    some = lesson(rng, 5, 2)._replace(novel=(rng.normal(9, 1, 4000), rng.normal(2, 1, 4000)))
+    offset = fit_unknown([some], 1000).taught
+    assert np.isfinite([offset.start, offset.number, offset.rise, offset.slope]).all()
+    # One number of taught categories and of shots says nothing about others.
+    assert (offset.number, offset.rise, offset.slope) == pytest.approx((0, 0, 0))
 
 
 def test_the_probability_of_unknown_is_right_among_as_many_known_ones():
-    known, strange = drifting(np.random.default_rng(1), shift=0)
-    strange = [some._replace(values=np.tile(some.values, 3)) for some in strange]  # the priors stay equal
-    unknown = fit_unknown(known, strange, 30_000)
+    rng = np.random.default_rng(1)
+    far, own = np.full(4000, -1000.0), rng.normal(0, 1, 4000)
+    strange = np.tile(rng.normal(4.5, 1, 4000), 3), np.tile(far, 3)  # the priors stay equal
+    unknown = fit_unknown([Lesson(1, 1, (rng.normal(6, 1, 4000), far), (far, own), strange, own)], 30_000)
     cleared = np.linspace(-3, 3, 13)
     score = cleared + unknown.threshold
     likelihoods = [np.exp(-((score - level) ** 2) / 2) for level in (4.5, 6.0)]
@@ -266,20 +326,19 @@ def test_the_probability_of_unknown_is_right_among_as_many_known_ones():
 
 def test_no_picture_is_called_unknown_that_is_more_probably_known():
     rng = np.random.default_rng(2)
-    known = [Best(taught, rng.normal(10, 1, 2000)) for taught in (0, 5)]
-    unknown = fit_unknown(known, [Best(4, rng.normal(0, 1, 2000))], 2000)
-    assert unknown.false_alarms < 0.01  # no need for 5 % where the two are so far apart
-    assert unknown.threshold == pytest.approx(5, abs=1)
+    some = lesson(rng, 5, 1, near=10.0)
+    unknown = fit_unknown([some._replace(strange=(rng.normal(0, 1, 4000), np.full(4000, -100.0)))], 4000)
+    assert unknown.false_alarms < 0.03  # no need for 5 % where the two are so far apart
+    assert unknown.threshold < np.quantile(some.base[0], 0.01)
     assert unknown.offset == pytest.approx(0, abs=1e-6)
 
 
 def test_what_cannot_tell_unknown_pictures_is_not_used():
-    rng = np.random.default_rng(3)
-    known, strange = drifting(rng)
-    assert fit_unknown(strange, known, 1000) is None  # unknown ones score higher
-    assert fit_unknown(known, strange, 19) is None  # 5 % of 19 pictures is less than one
-    same = [Best(taught, np.ones(50)) for taught in (0, 1)]
-    assert fit_unknown(same, same, 1000) is None
+    some = lesson(np.random.default_rng(3), 5, 2)
+    assert fit_unknown([some], 1000) is not None
+    assert fit_unknown([some], 19) is None  # 5 % of 19 pictures is less than one
+    higher = some._replace(strange=(some.base[0] + 5, some.strange[1]))
+    assert fit_unknown([higher], 1000) is None  # unknown ones score higher
 
 
 @pytest.mark.parametrize("fake", [False, True], ids=["novel", "fake-novel"])

@@ -29,7 +29,7 @@ from recollect.training.runfolder import RunFolder
 from recollect.training.schedules import OneCycle, Steps
 from recollect.training.selection import Judgement
 from recollect.training.stage1 import BaseClassification
-from recollect.training.stage2 import EpisodicTraining, make_views
+from recollect.training.stage2 import EpisodicTraining, make_views, shared_views
 
 
 def configured(one=None, two=None, **options):
@@ -133,6 +133,27 @@ def test_views_for_stage_2_are_random_crops_each_its_own(tiny_split, make_model,
     assert views.shape == (3, 28, 32)
     assert sorted(origins(seen, images, 2, flips=True)) == sorted([*range(28)] * 3)
     assert not any(torch.equal(views[a], views[b]) for a, b in itertools.combinations(range(3), 2))
+
+
+def test_views_are_computed_once_for_generators_on_one_stage_1(tiny_split, make_model, seen):
+    images = noise_pictures([4] * 7)
+    split, model = replace(tiny_split, base_train=images), make_model()
+    config = configured({"pad": 2}, {"views": 2})
+    views = shared_views(model, split, config)
+    looked_at = len(seen)
+    assert torch.equal(views, make_views(make_model(), split, config))
+    seen.clear()
+    model = make_model()
+    assert shared_views(model, split, config) is views
+    assert not seen
+    assert not any(parameter.requires_grad for parameter in model.extractor.parameters())
+    with torch.no_grad():
+        next(model.extractor.parameters()).add_(0.1)
+    assert not torch.equal(shared_views(model, split, config), views)
+    assert len(seen) == looked_at
+    assert not torch.equal(
+        shared_views(model, split, config.model_copy(update={"seed": 1})), shared_views(model, split, config)
+    )
 
 
 def test_episodes_of_pictures_are_random_crops_too(tiny_split, make_model, seen):

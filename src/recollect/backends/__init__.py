@@ -12,7 +12,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Backend(Protocol):
-    """What a recogniser needs of a model."""
+    """What a recogniser needs from a model."""
 
     header: Header
     fingerprint: str  # of every weight: taught categories belong to one model
@@ -24,7 +24,14 @@ class Backend(Protocol):
         ...
 
     def generate(self, features: Floats) -> Floats:
-        """Return each example's term (n, d), of which `solve` or their mean makes a category's vector."""
+        """Return each example's term (n, d), of which `solve` or `compose` makes a category's vector.
+
+        Where the generator is shot-aware it has two parts, (n, 2d).
+        """
+        ...
+
+    def compose(self, mean: Floats, examples: int) -> Floats:
+        """Return the vector (d,) of a category with this many examples, from the mean of their terms."""
         ...
 
     def solve(self, moments: Doubles, sums: Floats) -> Floats:

@@ -15,6 +15,7 @@ from recollect.modelfile import PAPER, Header, digest_of, load_model, read_heade
 from recollect.system.forks import undisturbed
 from recollect.system.machine import find_device
 
+_STEEPEST = 10.0  # of what attention can fade with in a file that is not damaged
 _processes = {os.getpid()}  # this one, and forks of it that compute with one thread
 
 
@@ -31,16 +32,21 @@ class TorchBackend:
         self.scale = float(model.classifier.scale.detach())
         generator = model.generator
         self._regularised: Doubles | None = None  # what every solution starts from
+        self._fading: float | None = None
+        if isinstance(generator, AttentionGenerator) and generator.fading is not None:
+            self._fading = float(generator.fading.detach())
+            if not abs(self._fading) <= _STEEPEST:
+                raise ModelError(f"the weight generator.fading is {self._fading:g}: the model is damaged")
         if isinstance(generator, RidgeGenerator):
             self._regularised = generator.regularised().cpu().numpy()
 
     @classmethod
     def load(cls, path: str | Path, extractor: str | None = None, device: str = "auto") -> "TorchBackend":
-        """Read a model; one whose extractor is a caller's own code only where it is named again."""
+        """Read a model; if its extractor is your own code, you must name it again."""
         header = read_header(path)
         if header.method != PAPER:
             raise ModelError(
-                f"{path} is a model of the method {header.method}, made to be compared with: "
+                f"{path} is a model of the method {header.method}, which is there for comparison: "
                 "only `recollect evaluate` can use it"
             )
         return cls(load_model(path, extractor), header, device)
@@ -55,9 +61,17 @@ class TorchBackend:
     @undisturbed()
     @torch.inference_mode()
     def generate(self, features: Floats) -> Floats:
-        """Return each example's term (n, d)."""
+        """Return each example's term (n, d), or both parts of it (n, 2d)."""
         terms: Floats = self._model.terms(self._tensor(features)).cpu().numpy()
         return terms
+
+    def compose(self, mean: Floats, examples: int) -> Floats:
+        """Return the vector (d,) of a category with this many examples, from the mean of their terms."""
+        if self._fading is None:
+            return mean
+        average, attended = np.split(mean, 2)
+        vector: Floats = average + np.float32(examples**-self._fading) * attended
+        return vector
 
     @undisturbed()
     @torch.inference_mode()

@@ -8,7 +8,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.commands.opening import Target
-from recollect.commands.printing import counted
+from recollect.errors import counted
 from recollect.recognition.opening import default_store
 from recollect.store import tidy
 
@@ -92,17 +92,17 @@ def rename_text(result: dict[str, Any]) -> str:
 def hide_text(result: dict[str, Any]) -> str:
     """Return what `hide` and `unhide` print."""
     if result["hidden"]:
-        undo = shlex.join(["recollect", "unhide", *_where(result)])
+        undo = undo_hiding(result["model"], result["category"], result["store"])
         return f"'{result['category']}' is no longer an answer. To undo this: {undo}"
     return f"'{result['category']}' can be an answer again."
 
 
-def _where(result: dict[str, Any]) -> list[str]:
-    """Return the words of a command that finds the category of a result again."""
-    model, store, name = result["model"], result["store"], result["category"]
+def undo_hiding(model: str, name: str, store: str) -> str:
+    """Return the command that unhides a category."""
     if model == store:
-        return ["--server", model, name]
-    return [model, name, *([] if str(default_store(model)) == store else ["--store", store])]
+        return shlex.join(["recollect", "unhide", "--server", model, name])
+    own = str(default_store(model)) == store
+    return shlex.join(["recollect", "unhide", model, name, *([] if own else ["--store", store])])
 
 
 def _kept(target: Target) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +14,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from recollect.commands import pictures
-from recollect.commands.opening import Target
-from recollect.commands.printing import NEVER_UNKNOWN, counted
+from recollect.commands.opening import Target, spellings
+from recollect.commands.printing import NEVER_UNKNOWN
 from recollect.data.folder import find_items
-from recollect.errors import DataError, one_line
+from recollect.errors import DataError, counted, listed, one_line
 from recollect.evaluation.confusion import UNKNOWN, Confusion, confusion_figure
 from recollect.modelfile import read_header
 from recollect.recognition.recognizer import Recognizer
@@ -37,9 +38,7 @@ class _Answers(NamedTuple):
     def of(cls, recognizer: Recognizer, base: Sequence[str]) -> "_Answers":
         """Start counting; `base` are the names in the model, under which renamed categories are known too."""
         possible = [category for category in recognizer.categories() if not category.hidden]
-        renamed = {fold(base[one.id]): one.name for one in possible if one.origin == "base"}
-        spelled = renamed | {fold(one.name): one.name for one in possible}
-        return cls({one.name: one.origin for one in possible}, spelled, Counter())
+        return cls({one.name: one.origin for one in possible}, spellings(possible, base), Counter())
 
 
 def check(
@@ -48,16 +47,17 @@ def check(
     """Let a recogniser answer as `predict` does: the result of `recollect check`, and the counts.
 
     In percent: `accuracy` over all `pictures` of known categories, `mean_accuracy` over the categories.
-    `categories` has for each `category` its `origin` (base or novel), `pictures`, `accuracy`, and under
-    `confused_with` the most frequent wrong answer (`category`, or "(unknown)") with its `share` of the
-    pictures, or null. `unknown` has the same for sub-folders that are no category of the model: there
-    `accuracy` is the share called unknown, or null for a model that never says so. `left_out` has each bad
-    `picture` with the `reason`. With `against`, every category also has its accuracy with that store
-    (`accuracy_against`, null where only one of them knows it), and `against` has both over the categories
-    that both know. `warnings` say what you must know to read the figures.
+    `called_unknown` counts those pictures that were called unknown. `categories` has for each `category` its
+    `origin` (base or novel), `pictures`, `accuracy`, and under `confused_with` the most frequent wrong answer
+    (`category`, or "unknown") with its `share` of the pictures, or null. `unknown` has the same for
+    sub-folders that are no category of the model: there `accuracy` is the share called unknown, or null for a
+    model that never says so. `left_out` has each bad `picture` with the `reason`. With `against`, every
+    category also has its accuracy with that store (`accuracy_against`, null where only one of them knows it),
+    and `against` has both over the categories that both know. `warnings` say what you must know to read the
+    figures.
     """
     header = read_header(target.model)
-    items, key = find_items(folder, header.spec.preprocessing.size)
+    items, key = find_items(folder, header.spec.preprocessing.size, skip_bad=skip_bad)
     bad: list[dict[str, str]] = []
     with ExitStack() as stack:
         targets = [target] if against is None else [target, replace(target, store=against)]
@@ -69,12 +69,12 @@ def check(
         if not asked:
             raise DataError(
                 f"no sub-folder of {folder} is a category of {target.model}: there are "
-                f"{_some(sorted(untaught))}, and the model knows {_some([*answers[0].origins])}"
+                f"{listed(sorted(untaught))}, and the model knows {listed([*answers[0].origins])}"
             )
         prepare = header.spec.preprocessing
-        for some, pixels in pictures.read(asked, prepare, "checking", skip_bad=skip_bad, bad=bad):
+        for good, pixels in pictures.read(asked, prepare, "checking", skip_bad=skip_bad, bad=bad):
             for recognizer, one in zip(opened, answers, strict=True):
-                for item, (best, *_) in zip(some, recognizer.predict(pixels, top=1), strict=True):
+                for item, (best, *_) in zip(good, recognizer.predict(pixels, top=1), strict=True):
                     true = one.spelled.get(fold(item.category), item.category)
                     one.counts[true, None if best.origin == "unknown" else best.category] += 1
     first = answers[0]
@@ -104,7 +104,8 @@ def check_table(report: dict[str, Any]) -> Table:
     figures = [Column(heading, justify="right") for heading in headings]
     table = Table("category", "origin", *figures, title=_title(report), title_justify="left")
     table.add_column("most often taken for")
-    for row in [*report["categories"], *report["unknown"]]:
+    worst_first = sorted(report["categories"], key=itemgetter("accuracy"))
+    for row in [*worst_first, *report["unknown"]]:
         wrong = row["confused_with"]
         answer = "" if wrong is None else f"{wrong['category']} ({wrong['share']:.1f} %)"
         # Not plain strings: a name may hold what rich takes for markup.
@@ -132,21 +133,27 @@ def _title(report: dict[str, Any]) -> str:
     if report["categories"]:
         mean = f"; mean over {len(report['categories'])} categories {report['mean_accuracy']:.1f} %"
         lines.append(
-            f"{report['accuracy']:.1f} % of {counted(report['pictures'], 'picture')} are recognised"
+            f"{report['accuracy']:.1f} % of {counted(report['pictures'], 'picture')} recognised"
             f"{mean if len(report['categories']) > 1 else ''}"
         )
+    if report["called_unknown"]:
+        lines.append(f"{counted(report['called_unknown'], 'picture')} of known categories called unknown")
     if "against" in report and report["against"]["categories"]:
         other = report["against"]
         lines.append(
-            f"{counted(other['categories'], 'category')} in both stores: {other['accuracy']:.1f} % here, "
-            f"{other['accuracy_against']:.1f} % with {other['store']}"
+            f"{counted(other['categories'], 'category')} in both stores: {other['accuracy']:.1f} % with this "
+            f"one, {other['accuracy_against']:.1f} % {_store_words(other['store'])}"
         )
     asked = [row for row in report["unknown"] if row["accuracy"] is not None]
     if asked:
         count = sum(row["pictures"] for row in asked)
         right = sum(row["accuracy"] * row["pictures"] for row in asked) / count
-        lines.append(f"{right:.1f} % of {counted(count, 'picture')} of other things are called unknown")
+        lines.append(f"{right:.1f} % of {counted(count, 'picture')} of other things called unknown")
     return "\n".join(lines)
+
+
+def _store_words(store: str) -> str:
+    return "before anything was taught" if store == "memory:" else f"with {store}"
 
 
 def _cell(accuracy: float | None) -> str:
@@ -183,8 +190,10 @@ def _figures(confusion: Confusion, origins: Mapping[str, str]) -> dict[str, Any]
         rows[name in origins].append({"category": name, **origin, **figures})
     known = np.array([name in origins for name in confusion.true])
     right, totals = right[known], totals[known]
+    unknown = [place for place, name in enumerate(confusion.predicted) if name == UNKNOWN]
     return {
         "pictures": int(totals.sum()),
+        "called_unknown": int(confusion.counts[known][:, unknown].sum()),
         "accuracy": _percent(right.sum() / totals.sum()) if len(totals) else None,
         "mean_accuracy": _percent((right / totals).mean()) if len(totals) else None,
         "categories": rows[True],
@@ -214,20 +223,18 @@ def _warnings(
 ) -> list[str]:
     warnings = []
     if same:
-        warnings.append(f"the model was trained on {folder}: most of these pictures are no test of it")
+        warnings.append(
+            f"the model was trained on {folder}, so this does not tell how good it is on new pictures"
+        )
     if not can_refuse:
         warnings.append(NEVER_UNKNOWN)
     if untaught:
-        names = _some([f"{name} ({count})" for name, count in sorted(untaught.items())])
+        names = listed([f"{name} ({count})" for name, count in sorted(untaught.items())])
         what = "so 'unknown' is the right answer for them" if can_refuse else "left out with their pictures"
         warnings.append(f"not categories of this model (or hidden), {what}: {names}")
     if new:
-        warnings.append(f"taught or renamed by another process while this was measured: {_some(new)}")
+        warnings.append(f"taught or renamed by another process while this was measured: {listed(new)}")
     return warnings
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _percent(share: float) -> float:

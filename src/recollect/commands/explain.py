@@ -14,7 +14,7 @@ def explain(target: Target, name: str, top: int = 5) -> dict[str, Any]:
     """Return the result of `recollect explain`: under `leans_on` each base `category` with its `share`.
 
     Without attention: under `competes_with` each base or taught `category` with its `share`, the mean
-    probability that the examples would have of it if the category itself were not known.
+    probability that `predict` would give it for the examples if the category itself were not known.
     """
     with target.open() as recognizer:
         found = recognizer.explain(name, top)

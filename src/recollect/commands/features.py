@@ -9,7 +9,7 @@ import numpy as np
 
 from recollect.commands import pictures
 from recollect.commands.opening import Target
-from recollect.commands.printing import counted
+from recollect.errors import counted
 from recollect.system.disk import replacing_file
 
 
@@ -39,7 +39,8 @@ def features(
             with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as text:
                 writer = csv.writer(text)
                 writer.writerow(["picture", *(f"feature_{number}" for number in range(computed.shape[1]))])
-                writer.writerows([name, *row.tolist()] for name, row in zip(names, computed, strict=True))
+                # As single-precision numbers: no more digits than it takes to read the same ones back.
+                writer.writerows([name, *map(str, row)] for name, row in zip(names, computed, strict=True))
     report = {"model": target.name, "out": str(out), "pictures": len(names), "width": computed.shape[1]}
     return {**report, **({"left_out": bad} if bad else {})}
 

@@ -21,7 +21,7 @@ def model_info(model: str | Path) -> dict[str, Any]:
     """Return what a model file is and where it comes from.
 
     `file`, `megabytes`, `format`, `method`, `parameters`, `fingerprint` (what features depend on),
-    `extractor`, `last_relu`, `centred`, `mirrored`, `classifier`, `generator`, `preprocessing`,
+    `extractor`, `last_relu`, `centred`, `mirrored`, `classifier`, `generator`, `shot_aware`, `preprocessing`,
     `base_categories` (how many) and the first of them, `first_categories`; `taught` (how many categories
     came with the file) and `calibration`; `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as
     the training wrote it, with its configuration. `parameters` and `fingerprint` are null if the extractor's
@@ -61,16 +61,16 @@ def info_table(info: dict[str, Any]) -> Table:
 def _what(info: dict[str, Any]) -> dict[str, str]:
     prepare = info["preprocessing"]
     cut = "" if prepare["short_side"] is None else f", cut from a short side of {prepare['short_side']}"
-    mean, std = (", ".join(f"{value:g}" for value in prepare[name]) for name in ("mean", "std"))
+    mean, std = (", ".join(f"{value:.4g}" for value in prepare[name]) for name in ("mean", "std"))
     names, count = info["first_categories"], info["base_categories"]
     return {
         "file": info["file"],
-        "size": f"{info['megabytes']:.2f} MB, format {info['format']}",
+        "size": f"{info['megabytes']:.1f} MB, format {info['format']}",
         "method": "" if info["method"] == PAPER else info["method"],
         "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}"
         f"{', centred' if info['centred'] else ''}{', mirrored' if info['mirrored'] else ''}",
         "classifier": info["classifier"],
-        "generator": info["generator"],
+        "generator": f"{info['generator']}{', shot-aware' if info['shot_aware'] else ''}",
         "parameters": f"unknown, because its weights are not installed: {PUBLISHED[info['extractor']].remedy}"
         if info["parameters"] is None
         else f"{info['parameters']:,}",
@@ -80,7 +80,7 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
         else "none",
         "taught": str(info["taught"] or ""),
         "calibration": _calibration(info["calibration"]),
-        "unknown": NEVER_UNKNOWN if info["method"] == PAPER and not info["calibration"]["unknown"] else "",
+        "unknown": _unknown(info["calibration"]["unknown"]) if info["method"] == PAPER else "",
         "fingerprint": info["fingerprint"] or "",
         "licence of weights": str(info["provenance"].get("weights_licence", "")),
     }
@@ -89,17 +89,17 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
 def _calibration(words: dict[str, Any]) -> str:
     if not words["report"]:
         return ""
-    unknown = words["unknown"]
-    alarms = f"; {100 * unknown['false_alarms']:.1f} % of known pictures called unknown" if unknown else ""
-    bias = words["bias"]
-    shown = (
-        ", ".join(f"{value:.2f} for {number}" for number, value in bias.items())
-        if isinstance(bias, dict)
-        else f"{bias:.2f}"
-    )
-    rise = f", {words['bias_rise']:+.2f} · ln(pictures)" if words["bias_rise"] else ""
-    less = ", less for pictures that resemble each other" if words["bias_slope"] else ""
-    return f"temperature {words['temperature']:.2f}, bias of taught categories {shown}{rise}{less}{alarms}"
+    values = list(words["bias"].values()) if isinstance(words["bias"], dict) else [words["bias"]]
+    bias = f"{min(values):+.1f}"
+    if len(values) > 1:
+        bias += f" to {max(values):+.1f}, depending on how many there are"
+    return f"temperature {words['temperature']:.2f}; added to the scores of taught categories: {bias}"
+
+
+def _unknown(words: dict[str, Any] | None) -> str:
+    if words is None:
+        return NEVER_UNKNOWN
+    return f"about {100 * words['false_alarms']:.1f} % of pictures of known categories are called unknown"
 
 
 def _origin(info: dict[str, Any]) -> dict[str, str]:
@@ -116,23 +116,27 @@ def _origin(info: dict[str, Any]) -> dict[str, str]:
         "seed": str(config.get("seed", "")),
         "finished": _FINISHED.get(str(provenance.get("finished")), ""),
         "written": str(provenance.get("written", "")),
-        "with": ", ".join(versions),
-        "on": str(provenance.get("machine", "")),
+        "written with": ", ".join(versions),
+        "machine": str(provenance.get("machine", "")),
         "refit": _refit(provenance.get("refit")),
         "stage 1": _stage(provenance, "stage1_seconds", "images_seen", "pictures"),
         "stage 2": _stage(provenance, "stage2_seconds", "episodes_seen", "episodes"),
-        "validation": ", ".join(f"{name} {value} %" for name, value in figures),
+        "validation": ", ".join(f"{name} {_percent(value)}" for name, value in figures),
     }
 
 
 def _refit(words: object) -> str:
     if not isinstance(words, dict):
         return ""
-    figures = {name: words.get(name) for name in ("from", "categories", "held_back", "before", "after")}
+    before, after = (_percent(words.get(name)) for name in ("before", "after"))
     return (
-        "{categories} categories taught to {from}; of {held_back} held-out examples {before} % right "
-        "before, {after} % after"
-    ).format(**figures)
+        f"{words.get('categories')} categories taught to {words.get('from')}; of {words.get('held_back')} "
+        f"held-out examples {before} right before, {after} after"
+    )
+
+
+def _percent(figure: object) -> str:
+    return f"{figure:.1f} %" if isinstance(figure, float | int) else str(figure)
 
 
 def _stage(provenance: dict[str, Any], seconds: str, seen: str, what: str) -> str:

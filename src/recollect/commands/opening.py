@@ -1,6 +1,7 @@
 """What most commands work on: a model, the store of what it was taught, and how to compute."""
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,6 +10,8 @@ from recollect.errors import ConfigError, StoreError
 from recollect.modelfile import read_header
 from recollect.recognition.opening import DEFAULT, store_file
 from recollect.recognition.recognizer import Recognizer
+from recollect.recognition.results import Category
+from recollect.store import fold
 
 if TYPE_CHECKING:
     from recollect.client import Client
@@ -21,6 +24,7 @@ class Described(NamedTuple):
     short_side: int | None
     attends: bool  # its generator pays attention to base categories
     says_unknown: bool
+    categories: Sequence[str]  # the base categories
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,9 @@ class Target:
         if self.server:
             with self._client() as client:
                 model = client.model
+                base = [one.name for one in client.categories() if one.origin == "base"]
             size, short_side = model.input["size"], model.input["short_side"]
-            return Described(size or 1, short_side, model.generator == "attention", model.says_unknown)
+            return Described(size or 1, short_side, model.generator == "attention", model.says_unknown, base)
         header = read_header(self.model)
         prepare = header.spec.preprocessing
         return Described(
@@ -89,6 +94,7 @@ class Target:
             prepare.short_side,
             header.spec.generator == "attention",
             header.calibration.unknown is not None,
+            header.spec.categories,
         )
 
     def kept(self) -> Path | str:
@@ -99,3 +105,13 @@ class Target:
         if path is None:
             raise StoreError("--store memory: would be gone when the command ends: name a file")
         return path
+
+
+def spellings(categories: Iterable[Category], base: Sequence[str]) -> dict[str, str]:
+    """Return the names of categories by `fold`: a person need not spell them as the model does.
+
+    A renamed base category is found under its old name too; `base` are the names in the model.
+    """
+    known = list(categories)
+    renamed = {fold(base[one.id]): one.name for one in known if one.origin == "base"}
+    return renamed | {fold(one.name): one.name for one in known}

@@ -9,11 +9,10 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from recollect.commands.printing import counted
 from recollect.data.arrays import Pixels
 from recollect.data.folder import find_pictures
 from recollect.data.imageset import Item, Undecoded, decoded
-from recollect.errors import PictureError
+from recollect.errors import PictureError, counted
 
 log = logging.getLogger(__name__)
 BATCH = 256  # pictures decoded at a time

@@ -71,7 +71,8 @@ def write_csv(path: Path, report: dict[str, Any]) -> None:
         writer = csv.writer(file)
         writer.writerow(["picture", *names])
         for one in report["predictions"]:
-            writer.writerow([one["picture"], *(answer[name] for answer in one["answers"] for name in parts)])
+            rounded = [{**answer, "probability": f"{answer['probability']:.6f}"} for answer in one["answers"]]
+            writer.writerow([one["picture"], *(answer[name] for answer in rounded for name in parts)])
     say(f"wrote {path}")
 
 

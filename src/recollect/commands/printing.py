@@ -20,8 +20,8 @@ from recollect.system.disk import clear_write_errors
 
 _WIDTH = 140  # columns where the output is no terminal
 NEVER_UNKNOWN = (
-    "this model never answers 'unknown': `train` and `refit` can only learn when to from at least 20 "
-    "held-out pictures, most of them recognised (training holds out a tenth of each category, at least 2)"
+    "this model never answers 'unknown': to learn when to, `train` and `refit` need at least 20 held-out "
+    "pictures, most of them recognised (training holds out a tenth of each category, at least 2)"
 )
 
 
@@ -105,16 +105,6 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
         there = next(one for one in ([place] if folder else []) + [*place.parents] if one.exists())
         with tempfile.TemporaryFile(dir=there):
             pass
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "picture"), counted(2, "picture"), counted(2, "category")
-    ('1 picture', '2 pictures', '2 categories')
-    """
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
 
 
 def percent(probability: float) -> str:

@@ -20,8 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from recollect.backends.torch import TorchBackend
 from recollect.commands.new import unused
 from recollect.commands.opening import Target
-from recollect.commands.printing import counted
-from recollect.errors import RecollectError
+from recollect.errors import RecollectError, counted
 from recollect.features import FeatureSet
 from recollect.model.generator import AttentionGenerator, RidgeGenerator
 from recollect.model.model import Model

@@ -10,8 +10,8 @@ import matplotlib as mpl
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from recollect.commands.pictures import Named
-from recollect.commands.printing import counted, percent
-from recollect.errors import one_line
+from recollect.commands.printing import percent
+from recollect.errors import counted, one_line
 from recollect.images import thumbnail
 from recollect.system.disk import replacing_file
 from recollect.system.progress import say, track
@@ -142,7 +142,7 @@ def _name(path: str) -> str:
 
 
 def _cut(text: str, font: ImageFont.FreeTypeFont, room: float) -> str:
-    """Return a text, or as much of it as there is room for."""
+    """Return a text, shortened to the room there is."""
     text = one_line(text)
     if font.getlength(text) <= room:
         return text

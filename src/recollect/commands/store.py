@@ -4,8 +4,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from recollect.commands.printing import counted, require_writable
-from recollect.errors import ModelError, StoreError
+from recollect.commands.printing import require_writable
+from recollect.errors import ModelError, StoreError, counted
 from recollect.recognition.opening import default_store
 from recollect.store import store_path
 from recollect.store.sqlite import copy_store
@@ -36,8 +36,8 @@ def copy(source: str, to: str) -> dict[str, Any]:
 
 def copy_text(result: dict[str, Any]) -> str:
     """Return what `store copy` prints."""
-    held = f"{counted(result['categories'], 'category')} with {counted(result['examples'], 'example')}"
-    return f"Copied {result['from']} to {result['to']}: {held}"
+    held = f"{counted(result['examples'], 'example')} of {counted(result['categories'], 'category')}"
+    return f"Copied {result['from']} to {result['to']}: {held}, taught ones and corrected base ones"
 
 
 def _file(place: str) -> Path:

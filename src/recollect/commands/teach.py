@@ -1,26 +1,29 @@
 """`recollect teach`: categories from pictures, all of them or none."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.commands.opening import Target
-from recollect.commands.pictures import Named, find, name_of
-from recollect.commands.printing import counted, keep_end, percent
+from recollect.commands.categories import undo_hiding
+from recollect.commands.opening import Described, Target, spellings
+from recollect.commands.pictures import Named, find, name_of, read
+from recollect.commands.printing import keep_end, percent
 from recollect.data.folder import find_items
-from recollect.errors import RecollectError
-from recollect.recognition.opening import DEFAULT
+from recollect.data.imageset import Item
+from recollect.errors import RecollectError, counted, listed
+from recollect.images import Picture
 from recollect.recognition.recognizer import Recognizer
+from recollect.recognition.results import Category
 from recollect.store import fold, new_name
-from recollect.system.progress import track
 
 if TYPE_CHECKING:
     from recollect.client import Client
 
 _CLOSE = 0.5  # mean probability above which a category closely resembles another
 _LEANS_ON = 3  # base categories named for each taught one
-_SHOWN, _ROOM = 3, 40  # duplicates named for each, and characters of their paths
+_ROOM = 40  # characters of a path
 
 
 def teach(
@@ -30,85 +33,126 @@ def teach(
     folder: Path | None = None,
     *,
     thumbnails: bool = False,
+    skip_bad: bool = False,
+    keep_duplicates: bool = False,
 ) -> dict[str, Any]:
     """Teach a category from pictures, or each sub-folder of `folder` as one: the result of `recollect teach`.
 
-    `taught` has for each category its `id`, `name`, `origin` (base for a corrected one), the pictures `added`
-    now, all its `examples`, and under `leans_on` the base categories that its vector draws on most
-    (`category`, `share`), if the model's generator pays attention to any. `resembles` has the `category` that
-    the examples resemble most, with their mean `probability` of it; `None` if that is at most a half, or if
-    the model cannot tell unknown pictures. `duplicates` has each added `picture` that was taught before, with
-    the `category` that it was taught to.
+    `taught` has for each category its `id`, `name`, `origin` (base for a corrected one), whether it is
+    `hidden`, how many pictures were `added` now, and how many `examples` it has in all. `skipped` lists
+    pictures that it was taught before, which are not counted again. `duplicates` has each added `picture`
+    that was taught before, with the `category` it was taught to. `leans_on` has the base categories that its
+    vector draws on most (`category`, `share`), if the model's generator uses attention. `resembles` has the
+    `category` that the examples resemble most, with their mean `probability` of it; `None` if that is at most
+    a half, or if the model never answers "unknown". `left_out`, where there are any, has each bad `picture`
+    with the `reason`.
     """
     path = target.kept()
-    given = by_category(folder) if folder else {new_name(str(name)): find(paths)}
     model = target.described()
+    found: list[Named] = [*find_items(folder, 1, skip_bad=skip_bad)[0]] if folder else find(paths)
+    # By the name of the folder, if there is one.
+    names = {one: new_name(one) for one in dict.fromkeys(_folder_of(picture, name) for picture in found)}
+    given: list[tuple[str, str]] = []  # the category and the path of each picture
+    skipped: list[int] = []
+    bad: list[dict[str, str]] = []
+
+    def lessons() -> Iterator[tuple[str, list[Picture]]]:
+        for good, pixels in read(found, model, "teaching", skip_bad=skip_bad, bad=bad):
+            # A thumbnail is made of the whole picture.
+            pictures: Sequence[Picture] = good if thumbnails else list(pixels)
+            categories = [names[_folder_of(picture, name)] for picture in good]
+            given.extend(zip(categories, map(name_of, good), strict=True))
+            for category, pairs in groupby(zip(categories, pictures, strict=True), itemgetter(0)):
+                yield category, [picture for _, picture in pairs]
+
     with target.make() as recognizer:
-        if folder:  # whose sub-folders need not be spelled as the categories are, in `check` too
-            known = {fold(one.name): one.name for one in recognizer.categories()}
-            given = {known.get(fold(name), name): pictures for name, pictures in given.items()}
-        kept = recognizer.teach_all(track(given.items(), "teaching", len(given)), thumbnails=thumbnails)
+        known = spellings(recognizer.categories(), model.categories)
+        names = {one: known.get(fold(spelled), spelled) for one, spelled in names.items()}
+        kept = recognizer.teach_all(
+            lessons(), thumbnails=thumbnails, skipped=None if keep_duplicates else skipped
+        )
         taught = [
-            {
-                "id": one.id,
-                "name": one.name,
-                "origin": one.origin,
-                "added": len(pictures),
-                "examples": one.examples,
-                "leans_on": _leans_on(recognizer, one.name) if model.attends else [],
-                "resembles": _resembles(recognizer, one.name) if model.says_unknown else None,
-                "duplicates": _duplicates(recognizer, one.name, pictures),
-            }
-            for one, pictures in zip(kept, given.values(), strict=True)
+            _taught(recognizer, one, category, given, {*skipped}, model)
+            for one, category in zip(kept, dict.fromkeys(category for category, _ in given), strict=True)
         ]
-    return {"model": target.name, "store": str(path), "taught": taught}
+    report = {"model": target.name, "store": str(path), "taught": taught}
+    return {**report, **({"left_out": bad} if bad else {})}
 
 
-def by_category(folder: Path) -> dict[str, list[Named]]:
-    """Return the pictures of each sub-folder of a folder or archive, by category."""
-    found: dict[str, list[Named]] = {}
-    for item in find_items(folder, size=1)[0]:
-        found.setdefault(new_name(item.category), []).append(item)
-    return found
+def _folder_of(picture: Named, name: str | None) -> str:
+    return picture.category if isinstance(picture, Item) else str(name)
 
 
-def teach_text(result: dict[str, Any], *, own_store: bool) -> str:
-    """Return what `teach` prints: a line for each category, and where they are kept."""
+def _taught(
+    recognizer: "Recognizer | Client",
+    one: Category,
+    category: str,
+    given: Sequence[tuple[str, str]],
+    skipped: set[int],
+    model: Described,
+) -> dict[str, Any]:
+    """Return what the result says of one category."""
+    mine = [(place, path) for place, (of, path) in enumerate(given) if of == category]
+    added = [path for place, path in mine if place not in skipped]
+    return {
+        "id": one.id,
+        "name": one.name,
+        "origin": one.origin,
+        "hidden": one.hidden,
+        "added": len(added),
+        "examples": one.examples,
+        "skipped": [path for place, path in mine if place in skipped],
+        "duplicates": _duplicates(recognizer, one.name, added) if added else [],
+        "leans_on": _leans_on(recognizer, one.name) if model.attends else [],
+        "resembles": _resembles(recognizer, one.name) if model.says_unknown else None,
+    }
+
+
+def teach_text(result: dict[str, Any]) -> str:
+    """Return what `teach` prints: a few lines for each category, and where they are kept."""
     lines = []
     for one in result["taught"]:
         count = counted(one["added"], "picture")
         line = f"Taught '{one['name']}' from {count}"
         if one["origin"] == "base":
             line = f"Added {count} to the base category '{one['name']}'"
-        if one["examples"] > one["added"]:
+        if not one["added"]:
+            line = f"Added nothing to '{one['name']}', which was taught these pictures before"
+        elif one["examples"] > one["added"]:
             line += f", {one['examples']} in all"
         lines.append(f"{line}.")
-        again = [f"{keep_end(twin['picture'], _ROOM)} ('{twin['category']}')" for twin in one["duplicates"]]
-        if again:
-            more = f" and {len(again) - _SHOWN} more" if len(again) > _SHOWN else ""
-            lines.append(f"  Taught before, and counted again: {', '.join(again[:_SHOWN])}{more}")
+        if one["skipped"] and one["added"]:
+            paths = [keep_end(path, _ROOM) for path in one["skipped"]]
+            lines.append(f"  Left out, because the category has them already: {listed(paths, 3)}")
+        twins = {True: "Taught before, and counted again", False: "Also taught to another category"}
+        for own, words in twins.items():
+            again = [
+                f"{keep_end(twin['picture'], _ROOM)} ('{twin['category']}')"
+                for twin in one["duplicates"]
+                if (twin["category"] == one["name"]) == own
+            ]
+            if again:
+                lines.append(f"  {words}: {listed(again, 3)}")
+        if one["hidden"]:
+            undo = undo_hiding(result["model"], one["name"], result["store"])
+            lines.append(f"  It is hidden, so it is never an answer. To undo this: {undo}")
         near = one["resembles"]
         if near and one["origin"] == "novel" and one["examples"] == one["added"]:
             lines.append(
                 f"  Its pictures resemble '{near['category']}' ({percent(near['probability'])}). Check both "
                 f"with `recollect check`; if '{near['category']}' loses pictures, teach it more."
             )
-    if result["model"] == result["store"]:
-        return "\n".join([*lines, f"Kept by {result['store']}"])
-    places = (result["model"], DEFAULT if own_store else result["store"])
-    model, store = (json.dumps(place, ensure_ascii=False) for place in places)
-    return "\n".join(
-        [*lines, f"Kept in {result['store']}", f"From Python: Recognizer.load({model}, store={store})"]
-    )
+    kept = "by" if result["model"] == result["store"] else "in"
+    return "\n".join([*lines, f"Kept {kept} {result['store']}"])
 
 
-def _duplicates(recognizer: "Recognizer | Client", name: str, added: Sequence[Named]) -> list[dict[str, str]]:
+def _duplicates(recognizer: "Recognizer | Client", name: str, added: Sequence[str]) -> list[dict[str, str]]:
     try:
         ids = [example.id for example in recognizer.examples(name)][-len(added) :]
         twins = recognizer.duplicates(name)
     except RecollectError:  # another process has renamed or forgotten it
         return []
-    picture = dict(zip(ids, map(name_of, added), strict=False))
+    picture = dict(zip(ids, added, strict=False))
     found = dict.fromkeys((picture[one.example], one.category) for one in twins if one.example in picture)
     return [{"picture": name, "category": category} for name, category in found]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from recollect.commands.printing import NEVER_UNKNOWN, require_writable
 from recollect.data.splits import inline_split
-from recollect.errors import RecollectError, Stopped, StoreError
+from recollect.errors import RecollectError, Stopped, StoreError, counted
 from recollect.methods import find_method
 from recollect.model.spec import is_own_code
-from recollect.modelfile import PAPER, read_header
+from recollect.modelfile import FILE_NAME, PAPER, read_header
 from recollect.recognition.opening import default_store
 from recollect.recognition.recognizer import Recognizer
 from recollect.training.config import Config, default_preset, make_config, read_preset
@@ -22,13 +22,13 @@ def train(
 ) -> dict[str, Any]:
     """Train or resume a run: the result of `recollect train`.
 
-    `run`, `model`, and `validation`: accuracies in percent, as far as the run measured any. `warnings`, where
-    there are any, say what you would not expect of the model.
+    `run`, `model`, and `validation`: accuracies in percent on the `held_out` pictures, as far as the run
+    measured any. `warnings`, where there are any, say what you would not expect of the model.
     """
     config = _config(out, options, parse_settings(settings), resume=resume)
     require_writable(out, folder=True)
     try:
-        find_method(config.method).train(config, out, resume=resume)
+        held_out = find_method(config.method).train(config, out, resume=resume)
     except Stopped as reason:
         words = ["recollect", "train", "--resume", "--out", str(out)]
         words += ["--extractor", config.extractor] if is_own_code(config.extractor) else []
@@ -37,7 +37,7 @@ def train(
         raise Stopped(f"{reason}{usable}. Resume with: {shlex.join(words)}") from reason
     # A run that took over stage 1 and has no stage 2 measured nothing itself.
     validation = RunFolder(out).validation(1, 2)
-    result = {"run": str(out), "model": str(out / "model.safetensors"), "validation": validation}
+    result = {"run": str(out), "model": str(out / FILE_NAME), "held_out": held_out, "validation": validation}
     warnings = _warnings(out, config.extractor)
     return {**result, **({"warnings": warnings} if warnings else {})}
 
@@ -51,7 +51,8 @@ def train_text(result: dict[str, Any]) -> str:
         "both": "among all of them together",
     }
     parts = [f"{measured[name]:.1f} % {where}" for name, where in words.items() if name in measured]
-    right = f"\nRight answers on held-out pictures: {', '.join(parts)}." if parts else ""
+    held_out = counted(result["held_out"], "held-out picture")
+    right = f"\nRight answers on {held_out}: {', '.join(parts)}." if parts else ""
     notes = "".join(f"\nNote: {warning}." for warning in result.get("warnings", []))
     return f"{result['model']}{right}{notes}"
 

@@ -1,4 +1,4 @@
-"""Names for the arrays that pictures come in."""
+"""Types of the arrays that hold pictures and their indices."""
 
 import numpy as np
 import numpy.typing as npt

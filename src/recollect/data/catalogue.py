@@ -1,4 +1,4 @@
-"""From the DATA of a command line to pictures: `glyphs`, `cifar-fs:PATH`, `folder:PATH`, a bare path."""
+"""Load the data set that DATA names: `glyphs`, `cifar-fs:PATH`, `folder:PATH`, or a bare path."""
 
 import os.path
 from collections.abc import Callable
@@ -27,16 +27,32 @@ def load_data(
     cache_gb: float = CACHE_GB,
 ) -> Split:
     """Read the data set that `data` names, decoding each picture once unless that takes over `cache_gb`."""
-    if data == "glyphs":
+    kind, path = _parts(data)
+    if kind == "glyphs":
         if size not in {None, glyphs.SIZE} or split is not None:
             raise DataError(
-                f"glyphs come {glyphs.SIZE}×{glyphs.SIZE} and split: leave --size and --split out"
+                f"glyphs have a fixed size of {glyphs.SIZE} and a fixed split: leave --size and --split out"
             )
         return glyphs.load()
-    kind, colon, path = data.partition(":")
-    if not colon or (kind not in _LOADERS and os.path.exists(data)):  # noqa: PTH110 -- never raises
-        kind, path = "folder", data
     if kind not in _LOADERS:
         known = ", ".join(["glyphs", *(f"{name}:PATH" for name in _LOADERS)])
-        raise DataError(f"'{data}' is not a layout that recollect knows; DATA is one of {known}, or a folder")
+        raise DataError(f"'{data}' is not a known data set: DATA is one of {known}, or a folder")
     return _LOADERS[kind](Path(path), size=size, split=split, skip_bad=skip_bad, cache_gb=cache_gb)
+
+
+def kind_of(data: str) -> str:
+    """Return which data set `data` names, wherever it lies.
+
+    >>> [kind_of(data) for data in ("glyphs", "cifar-fs:images.zip", "photos")]
+    ['glyphs', 'cifar-fs', 'folder']
+    """
+    return _parts(data)[0]
+
+
+def _parts(data: str) -> tuple[str, str]:
+    kind, colon, path = data.partition(":")
+    if data == "glyphs":
+        return data, ""
+    if not colon or (kind not in _LOADERS and os.path.exists(data)):  # noqa: PTH110 -- never raises
+        return "folder", data
+    return kind, path

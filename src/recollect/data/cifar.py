@@ -96,7 +96,10 @@ def _from_pictures(files: Files, known: set[str], size: int, cache_gb: float, *,
 
 
 def _from_release(files: Files, release: Release, known: set[str], size: int, cache_gb: float) -> Library:
-    def build(pixels: Pixels) -> dict[str, Any]:
+    def build(room: Callable[[int], Pixels]) -> dict[str, Any]:
+        count = most(release.train) + most(release.test)
+        require_room(files.path, (count, size, size, 3), cache_gb)
+        pixels = room(count)
         words = release.categories(files, release.words)
         _check_categories(words, known, f"{files.path}/{release.words}")
         found: list[str] = []
@@ -117,13 +120,8 @@ def _from_release(files: Files, release: Release, known: set[str], size: int, ca
         """Return a number that no file of this size has more pictures than."""
         return files.credible_size(file) // PICTURE_BYTES
 
-    def shape() -> tuple[int, ...]:
-        whole = (most(release.train) + most(release.test), size, size, 3)
-        require_room(files.path, whole, cache_gb)
-        return whole
-
     key = digest("cifar-fs", files.stamp([release.train, release.test, release.words]), size)
-    return cached_library(key, size, shape, build)[0]
+    return cached_library(key, size, build)[0]
 
 
 def _check_categories(found: Sequence[str] | set[str], known: set[str], place: str) -> None:

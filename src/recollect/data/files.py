@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO
 from recollect.data import limits
 from recollect.data.imageset import Item, digest
 from recollect.data.tars import Unpacked, tar_opener
-from recollect.errors import DataError, PictureError, brief, one_line
+from recollect.errors import DataError, PictureError, brief, listed, one_line
 from recollect.images import HEIC_REMEDY, HEIC_SUFFIXES, UNREAD_SUFFIXES, has_picture_suffix
 
 log = logging.getLogger(__name__)
@@ -259,8 +259,8 @@ def _walk(root: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
             waiting += [folder / name for name in folders if (folder / name).is_symlink()]
             yield folder, [name for name in names if not _is_hidden(name)]
     if again:
-        some = ", ".join(again[:5]) + (", …" if len(again) > 5 else "")
-        log.warning("%s: left out %s, links to folders read already", one_line(root), one_line(some))
+        some = one_line(listed(again))
+        log.warning("%s: left out %s, links to folders read already", one_line(root), some)
 
 
 def _raise(error: OSError) -> None:

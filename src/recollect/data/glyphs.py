@@ -6,7 +6,7 @@ are random; the character is the category. Mirrored pictures would be other char
 
 import unicodedata
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -257,8 +257,8 @@ def load(seed: int = 0) -> Split:
     counts = dict.fromkeys(BASE, BASE_PICTURES) | dict.fromkeys((*VALIDATION, *TEST), OTHER_PICTURES)
     categories = tuple(counts)
 
-    def build(pixels: npt.NDArray[np.uint8]) -> dict[str, Any]:
-        start = 0
+    def build(room: Callable[[int], npt.NDArray[np.uint8]]) -> dict[str, Any]:
+        pixels, start = room(sum(counts.values())), 0
         for category in track(categories, "drawing glyphs", len(categories)):
             pixels[start : start + counts[category]] = render(category, counts[category], seed)
             start += counts[category]
@@ -272,6 +272,6 @@ def load(seed: int = 0) -> Split:
         }
 
     key = digest("glyphs", VERSION, seed, counts, asdict(VARIATION))
-    library, _ = cached_library(key, SIZE, (sum(counts.values()), SIZE, SIZE, 3), build)
+    library, _ = cached_library(key, SIZE, build)
     held = Held(HELD_PICTURES, HELD_PICTURES)
     return split_pictures(library, Reserved(VALIDATION, TEST), lambda _: held, flips=False)

@@ -72,7 +72,7 @@ class ImageSet:
 
     @property
     def on_the_fly(self) -> bool:
-        """Return whether a picture is decoded each time that it is taken."""
+        """Return whether pictures are decoded each time they are used."""
         return bool(getattr(self.pixels, "on_the_fly", False))
 
     def stream(self, work: Iterable[Rows]) -> Generator[tuple[Rows, Pixels], None, None]:
@@ -210,7 +210,8 @@ def decode(
     """
     source = Undecoded(items, size, short_side)
 
-    def build(pixels: Pixels) -> dict[str, Any]:
+    def build(room: Callable[[int], Pixels]) -> dict[str, Any]:
+        pixels = room(len(items))
         kept: list[int] = []
         bad: list[str] = []
         for index, result in enumerate(decoded(source, "decoding", skip_bad=skip_bad)):
@@ -222,7 +223,7 @@ def decode(
         return _described([items[index] for index in kept], bad)
 
     if prod(source.shape) <= cache_gb * 1e9:
-        library, bad = cached_library(key, size, source.shape, build)
+        library, bad = cached_library(key, size, build)
     else:
         opened = _open_library(_place(key), key, size)  # where there was room once
         if opened is None and any(item.forward_only for item in items):
@@ -248,7 +249,7 @@ def require_room(place: object, shape: tuple[int, ...], cache_gb: float) -> None
 
 
 def _room_for(shape: tuple[int, ...]) -> str:
-    return f"allow it room with --cache-gb {ceil(prod(shape) / 1e9)}"
+    return f"allow for it with --cache-gb {ceil(prod(shape) / 1e9)}"
 
 
 def decoded(source: Undecoded, title: str, *, skip_bad: bool) -> Iterator[Pixels | PictureError]:
@@ -334,7 +335,7 @@ def _undecoded_library(
         try:
             write_text(path, json.dumps(bad))
         except StorageError as error:
-            log.warning("which pictures are bad is not kept for the next time: %s", error)
+            log.warning("the list of bad pictures is not cached: %s", error)
     good = [item for index, item in enumerate(items) if index not in bad]
     return _library(replace(source, items=good), _described(good), key), list(bad.values())
 
@@ -344,25 +345,27 @@ def _place(key: str) -> Path:
 
 
 def cached_library(
-    key: str,
-    size: int,
-    shape: tuple[int, ...] | Callable[[], tuple[int, ...]],
-    build: Callable[[Pixels], dict[str, Any]],
+    key: str, size: int, build: Callable[[Callable[[int], Pixels]], dict[str, Any]]
 ) -> tuple[Library, list[str]]:
-    """Open the pictures of `size` × `size` kept under `key`, or have `build` fill the array and describe it.
+    """Open the pictures of `size` × `size` kept under `key`, or have them made.
 
-    A `shape` that is known only when the pictures have been read may be a function, called where they are.
+    `build` gets a function that returns an array for so many pictures; it fills that and describes them.
     """
     folder = _place(key)
     opened = _open_library(folder, key, size)
     if opened is None:
-        shape = shape() if callable(shape) else shape
         with replacing_folder(folder) as part:
-            pixels = np.lib.format.open_memmap(part / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
-            _reserve(part / "pixels.npy")
-            about = build(pixels)
-            pixels.flush()
-            del pixels
+            made: list[np.memmap[Any, np.dtype[np.uint8]]] = []
+
+            def room(count: int) -> Pixels:
+                path, shape = part / "pixels.npy", (count, size, size, 3)
+                made.append(np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape))
+                _reserve(path)
+                return made[-1]
+
+            about = build(room)
+            for pixels in made:  # to disk, before the folder has its name
+                pixels.flush()
             (part / "about.json").write_text(json.dumps({"version": CACHE_VERSION, **about}))
         opened = _open_library(folder, key, size)
     if opened is None:

@@ -12,7 +12,7 @@ MAX_RATIO = 100
 
 
 def most_bytes(packed: int) -> int:
-    """Return how much may be in so many compressed bytes."""
+    """Return the most that so many compressed bytes may unpack to."""
     return max(ANY_BYTES, MAX_RATIO * packed)
 
 

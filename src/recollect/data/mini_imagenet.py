@@ -5,7 +5,6 @@ import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -149,17 +148,21 @@ def _with_published(library: Library) -> Library:
 def _listed(files: Files, tables: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return the category of every picture of every set."""
     places = _by_base_name(files.names)
-    seen = set()
+    seen, missing = set(), []
     listed: dict[str, dict[str, str]] = {part: {} for part in tables}
     for part, table in tables.items():
         for line, file, category in _rows(files, table):
             base = PurePosixPath(file).name
-            if base not in places:
-                raise DataError(f"{line}: {file[:80]!r} is not among the pictures of {files.path}: {AGAIN}")
             if base in seen:
                 raise DataError(f"{line}: {file!r} is listed a second time: remove one of the lines")
             seen.add(base)
-            listed[part][_only(files, places[base])] = category
+            if base in places:
+                listed[part][_only(files, places[base])] = category
+            else:
+                missing.append(f"{line}: {file[:80]!r}")
+    if missing:
+        more = f", nor are {len(missing) - 1} others that are listed" if len(missing) > 1 else ""
+        raise DataError(f"{missing[0]} is not among the pictures of {files.path}{more}: {AGAIN}")
     return listed
 
 
@@ -222,20 +225,17 @@ def _unpickled(files: Files, name: str, unpack: Unpack, size: int, before: Calla
     """
     place = f"{files.path}/{name}"
 
-    @cache
-    def read() -> Pictures:
+    def build(room: Callable[[int], Pixels]) -> dict[str, Any]:
         before()
         with files.open(name) as stream:
-            return unpack(read_record(stream, place), place)
-
-    def build(pixels: Pixels) -> dict[str, Any]:
-        source, categories = read()
+            source, categories = unpack(read_record(stream, place), place)
+        pixels = room(len(source))
         for row in track(range(len(source)), f"reading {PurePosixPath(name).name}", len(source)):
             pixels[row] = read_pixels(source[row], size, name=f"{place}, picture {row}")
         return described(categories, _numbered(categories))
 
     key = digest("mini-imagenet", files.stamp([name]), size)
-    return cached_library(key, size, lambda: (len(read().pixels), size, size, 3), build)[0]
+    return cached_library(key, size, build)[0]
 
 
 def _unpack_phase(record: Record, place: str) -> Pictures:

@@ -71,7 +71,7 @@ def as_text(value: object) -> str:
 
 
 class _Refused(Exception):  # noqa: N818
-    """Something that the pickle asks for and does not get."""
+    """The pickle asks for something that is not allowed."""
 
 
 class _Name(NamedTuple):
@@ -155,7 +155,7 @@ _OPCODES = {ord(opcode.code): opcode for opcode in pickletools.opcodes}
 
 
 class _Machine:
-    """What a pickle is a program for: a stack, marks in it, and a memo."""
+    """The machine that a pickle is a program for: a stack, marks in it, and a memo."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from recollect.data.imageset import ImageSet, Library
-from recollect.errors import DataError
+from recollect.errors import DataError, counted, listed
 from recollect.model.spec import Value
 
 MIN_PICTURES = 8
@@ -167,12 +167,16 @@ def held_tenth(pictures: int) -> Held:
 def require_pictures(library: Library, reserved: Reserved) -> None:
     """Refuse base categories that are too small to be split in three."""
     sizes = np.bincount(library.labels, minlength=len(library.categories))
-    for name, size in zip(library.categories, sizes, strict=True):
-        if size < MIN_PICTURES and name not in {*reserved.val, *reserved.test}:
-            raise DataError(
-                f"category '{name}' has {size} pictures and training needs at least {MIN_PICTURES} "
-                "of each: add some, or leave it out and teach it afterwards"
-            )
+    small = [
+        f"'{name}' has {counted(size, 'picture')}"
+        for name, size in zip(library.categories, sizes.tolist(), strict=True)
+        if size < MIN_PICTURES and name not in {*reserved.val, *reserved.test}
+    ]
+    if small:
+        raise DataError(
+            f"training needs at least {MIN_PICTURES} pictures of each category, and {listed(small)}: add "
+            "pictures, or leave such categories out and teach them afterwards"
+        )
 
 
 def _whole(library: Library, rows_of: dict[str, list[int]], categories: Sequence[str]) -> ImageSet | None:

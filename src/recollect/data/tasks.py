@@ -115,7 +115,7 @@ class TaskSampler:
         return int(sizes[: len(sizes) - ways].sum() if self.fake else sizes.sum())
 
     def _advice(self, wanted: TaskShape) -> str:
-        """Name options near the wanted ones that these pictures allow."""
+        """Suggest options close to the wanted ones that these pictures allow."""
         shape = self.fit(wanted)
         for ways in range(shape.ways, 0, -1):
             queries = min(shape.queries, self._room(ways) // ways)
@@ -124,7 +124,7 @@ class TaskSampler:
         return ""
 
     def check(self, shape: TaskShape) -> None:
-        """Say what is missing for tasks of this shape, by name."""
+        """Refuse tasks of this shape if there are too few pictures, and name what is missing."""
         most = len(self.novel.names) - (1 if self.fake else 0)
         if shape.ways > most:
             raise DataError(

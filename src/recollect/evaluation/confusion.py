@@ -1,4 +1,4 @@
-"""Which categories are taken for which: counts, and their picture."""
+"""The confusion matrix: which categories are mistaken for which, and its figure."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 MOST = 40  # categories in a picture
 CULPRITS = 15  # wrong answers shown besides them
-UNKNOWN = "(unknown)"  # the answer that names no category
+UNKNOWN = "unknown"  # the answer that names no category
 WRITTEN = 25  # with up to this many, cells show their shares
 _INCHES = {True: 0.42, False: 0.27}  # of a cell, with and without a number in it
 
@@ -87,8 +87,9 @@ def confusion_figure(confusion: Confusion) -> "Figure":
     axes.tick_params(which="minor", length=0)
     axes.set_xlabel("predicted category", fontsize=11)
     axes.set_ylabel("true category", fontsize=11)
-    some = f"; the {len(names)} of {len(confusion.true)} categories with the most mistakes"
-    title = f"share of each category's pictures, %{some if len(names) < len(confusion.true) else ''}"
+    title = "How the pictures of each category are recognised, in %"
+    if len(names) < len(confusion.true):
+        title += f"\n(the {len(names)} of {len(confusion.true)} categories with the most mistakes)"
     axes.set_title(title, fontsize=11)
     if written:
         for (row, column), share in np.ndenumerate(shares):
@@ -98,5 +99,5 @@ def confusion_figure(confusion: Confusion) -> "Figure":
     else:
         bar = figure.colorbar(axes.images[0], ax=axes, fraction=0.03, pad=0.02, ticks=(0, 5, 20, 50, 100))
         bar.outline.set_visible(False)
-        bar.set_label("% of a row", fontsize=10)
+        bar.set_label("% of the category's pictures", fontsize=10)
     return figure

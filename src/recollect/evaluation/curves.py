@@ -1,4 +1,4 @@
-"""The picture of an evaluation: what novel categories gain and base ones lose as novel scores are raised."""
+"""Plot of an evaluation: what novel categories gain and base ones lose as novel scores are raised."""
 
 from collections.abc import Mapping
 from typing import Any

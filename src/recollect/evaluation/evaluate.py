@@ -14,7 +14,7 @@ from recollect.data.catalogue import load_data
 from recollect.data.imageset import CACHE_GB
 from recollect.data.splits import Part, Split
 from recollect.data.tasks import Tasks, TaskShape, task_sampler
-from recollect.errors import DataError, ModelError
+from recollect.errors import DataError, ModelError, listed
 from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, summary
 from recollect.features import FeatureSet, cached_features
 from recollect.model.classifier import Classifier
@@ -260,8 +260,8 @@ def load_trained(
     spec, trained_on = header.spec, header.trained_on
     if is_ready(model) or "refit" in header.provenance or not spec.categories:
         raise DataError(
-            f"{model} was trained on no data that is split into parts: `recollect check {model} FOLDER` "
-            "measures it on pictures that it has not seen"
+            f"{model} was not trained on a data set with held-out pictures: measure it on pictures of your "
+            f"own with `recollect check {model} FOLDER`"
         )
     found = find_device(device)
     loaded = load_model(model, extractor).to(found)  # fail before pictures are decoded
@@ -273,16 +273,18 @@ def load_trained(
         cache_gb=CACHE_GB if cache_gb is None else cache_gb,
     )
     if split.categories != spec.categories:
+        ours, theirs = {*spec.categories}, {*split.categories}
+        different = [f"'{name}' only in the data" for name in sorted(theirs - ours)]
+        different += [f"'{name}' only in the model" for name in sorted(ours - theirs)]
         raise DataError(
-            f"{model} has other base categories than {data} ({len(spec.categories)} and "
-            f"{len(split.categories)}): evaluate it on the data it was trained on, or measure it on other "
-            "pictures with `recollect check`"
+            f"{data} has other categories than {model} was trained on ({listed(different, 4)}): name the "
+            f"data it was trained on, or measure it on these pictures with `recollect check {model} FOLDER`"
         )
     warnings = []
     if trained_on.key not in {None, split.base_train.key}:
         warnings.append(
-            "these are not the pictures it was trained on, or some changed: it may have learned from those "
-            "held out now. `recollect check` measures it on other pictures"
+            "these are not exactly the pictures that the model was trained on, so it may have learned from "
+            "some that are held out now. Measure it on new pictures with `recollect check`"
         )
     return loaded, split, warnings
 
@@ -327,7 +329,9 @@ def evaluation_report(
     if queries is None:
         queries = max(1, min(split.queries, sampler.most_queries(ways, max(shots))))
         if queries < split.queries:
-            warnings.append(f"some categories have few pictures: --queries {queries}, not {split.queries}")
+            warnings.append(
+                f"some categories have few pictures, so queries={queries} and not {split.queries}"
+            )
     asked = {"ways": ways, "queries": queries, "tasks": tasks, "seed": seed}
     results = evaluate(loaded, split, part=part, shots=shots, keep=keep, by=by, **asked)
     for warning in warnings:

@@ -1,4 +1,4 @@
-"""Pictures of results, drawn without a screen."""
+"""Helpers for figures, which are drawn without a display."""
 
 import warnings
 from collections.abc import Sequence

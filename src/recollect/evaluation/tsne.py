@@ -69,8 +69,8 @@ def project(features: FeatureSet, classifier: Classifier, *, seed: int = 0) -> P
     labels = features.labels.numpy()
     if not 2 <= len(np.unique(labels)) < len(labels):
         raise DataError(
-            f"{len(labels)} pictures of {len(np.unique(labels))} categories are too few for a t-SNE: "
-            "two categories with two pictures each are the least"
+            f"a t-SNE needs at least two categories with two pictures each, and there are {len(labels)} "
+            f"pictures of {len(np.unique(labels))} categories: add pictures, or reserve more categories"
         )
     with torch.inference_mode():
         values = classifier.view(features.features).numpy()
@@ -141,7 +141,10 @@ def tsne_report(
     images = novel or base
     features = sample(cached_features(loaded, images), seed=seed)
     if novel is None:
-        warnings.append(f"no {part} categories are reserved: these are held-out pictures of base categories")
+        warnings.append(
+            "the model was trained on all categories: these are held-out pictures of trained ones (to "
+            "reserve categories, train with --split)"
+        )
     if len(images.categories) > MOST:
         warnings.append(f"{MOST} of {len(images.categories)} categories are shown, drawn by --seed {seed}")
     for warning in warnings:

@@ -79,11 +79,13 @@ class EpisodicMethod(Method, ABC):
             )
         episode_shape(self, config, split)
 
-    def train(self, config: Config, out: Path, *, resume: bool = False) -> None:
+    def train(self, config: Config, out: Path, *, resume: bool = False) -> int:
         """Train for one number of shots, which the configuration must say."""
         if config.shots == "mixed":
-            raise ConfigError(f"{self.title} are trained for one number of shots: say which with --shots 5")
-        super().train(config, out, resume=resume)
+            raise ConfigError(
+                f"{self.title} are trained for one number of shots: choose it, such as --shots 5"
+            )
+        return super().train(config, out, resume=resume)
 
     def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
         """Train on episodes of base pictures."""

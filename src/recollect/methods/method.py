@@ -38,9 +38,9 @@ class Method(Scorer):
     def check(self, config: Config, split: Split) -> None:
         """Refuse, before anything is written, what the method cannot learn from."""
 
-    def train(self, config: Config, out: Path, *, resume: bool = False) -> None:
-        """Train on base pictures in the run folder `out`, or go on with the run there."""
-        train(self.settled(config), out, resume=resume, learn=self.learn, check=self.check)
+    def train(self, config: Config, out: Path, *, resume: bool = False) -> int:
+        """Train in the run folder `out`, or resume the run there; return how many pictures were held out."""
+        return train(self.settled(config), out, resume=resume, learn=self.learn, check=self.check)
 
     def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
         """Train a new or begun run until it is finished or asked to stop."""

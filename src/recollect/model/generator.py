@@ -1,8 +1,9 @@
 """The weight generator G(Z', W_base | φ): a novel category's vector from its few features.
 
 `terms` gives what is kept of each example, so that a category can be taught one example at a time, and
-`compose` makes vectors of them: with the paper's generators the mean of the terms, with `ridge` a regression
-over all novel categories of a task at once. Features and base vectors come in as the classifier sees them
+`compose` makes vectors of them: with the paper's generators the mean of the terms, weighted by the number of
+examples where the generator is aware of it, with `ridge` a regression over all novel categories of a task at
+once. Features and base vectors come in as the classifier sees them
 (normalised for cosine, raw for dot product).
 """
 
@@ -85,15 +86,23 @@ class AverageGenerator(_Averaging):
 
 
 class AttentionGenerator(_Averaging):
-    """w' = φ_avg ⊙ w'_avg + φ_att ⊙ w'_att (Eq. 7 and 8)."""
+    """w' = φ_avg ⊙ w'_avg + φ_att ⊙ w'_att (Eq. 7 and 8).
 
-    def __init__(self, categories: int, width: int, sharpness: float = FIRST_SHARPNESS) -> None:
+    A shot-aware one, not in the paper, weighs the second part with N'^−ρ: for one example it is the same, and
+    the more there are, the less their mean needs the help of base categories. Its terms have both parts,
+    (…, 2d).
+    """
+
+    def __init__(
+        self, categories: int, width: int, sharpness: float = FIRST_SHARPNESS, *, shot_aware: bool = False
+    ) -> None:
         super().__init__()
         self.phi_avg = nn.Parameter(torch.ones(width))
         self.phi_att = nn.Parameter(torch.ones(width))
         self.phi_q = nn.Linear(width, width)
         self.keys = nn.Parameter(normal(categories, width, sqrt(2 / width)))
         self.sharpness = nn.Parameter(torch.tensor(float(sharpness)))
+        self.fading = nn.Parameter(torch.zeros(())) if shot_aware else None  # ρ
         if not only_shapes():
             with torch.no_grad():
                 self.phi_q.weight.copy_(torch.eye(width) + normal(width, width, 0.001))
@@ -104,9 +113,20 @@ class AttentionGenerator(_Averaging):
         return attention_weights(self.phi_q(z), self.keys, self.sharpness, hidden)
 
     def terms(self, z: Tensor, memory: Memory) -> Tensor:
-        """Return every example's term, (…, d)."""
-        weights = self.attend(z, memory.hidden)
-        return attention_terms(average_terms(z, self.phi_avg), weights, memory.vectors, self.phi_att)
+        """Return every example's term, (…, d); both parts of it, (…, 2d), where it is shot-aware."""
+        weights, average = self.attend(z, memory.hidden), average_terms(z, self.phi_avg)
+        if self.fading is None:
+            return attention_terms(average, weights, memory.vectors, self.phi_att)
+        return torch.cat([average, self.phi_att * (weights @ memory.vectors)], dim=-1)
+
+    def compose(self, terms: Tensor, present: Tensor | None = None) -> Tensor:
+        """w' = the mean over examples, weighted by their number where it is shot-aware."""
+        means = super().compose(terms, present)
+        if self.fading is None:
+            return means
+        average, attended = means.chunk(2, dim=-1)
+        shots = means.new_tensor(terms.shape[-2]) if present is None else present.sum(dim=-1, keepdim=True)
+        return average + shots**-self.fading * attended
 
 
 class RidgeGenerator(nn.Module):
@@ -198,7 +218,12 @@ Generator = MeanGenerator | AverageGenerator | AttentionGenerator | RidgeGenerat
 
 
 def build_generator(
-    kind: GeneratorKind, categories: int, width: int, sharpness: float = FIRST_SHARPNESS
+    kind: GeneratorKind,
+    categories: int,
+    width: int,
+    sharpness: float = FIRST_SHARPNESS,
+    *,
+    shot_aware: bool = False,
 ) -> Generator:
     """Build a generator of the given kind for `categories` base categories and features of `width`."""
     if kind == "mean":
@@ -207,4 +232,4 @@ def build_generator(
         return AverageGenerator(width)
     if kind == "ridge":
         return RidgeGenerator(width)
-    return AttentionGenerator(categories, width, sharpness)
+    return AttentionGenerator(categories, width, sharpness, shot_aware=shot_aware)

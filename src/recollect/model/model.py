@@ -1,4 +1,4 @@
-"""A whole model: extractor, classifier and generator, with the words of its `ModelSpec`; its head alone."""
+"""A whole model (extractor, classifier and generator), and its head alone."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from recollect.model.spec import GeneratorKind, ModelSpec
 
 
 class Head(nn.Module):
-    """C and G together: all that stands on features, wherever those come from."""
+    """C and G together: everything that works on features, wherever they come from."""
 
     def __init__(self, classifier: Classifier, generator: Generator) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Head(nn.Module):
         self.generator = generator
 
     def terms(self, support: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Return each example's term of w' (…, d).
+        """Return each example's term of w' (…, d), or (…, 2d) where the generator is shot-aware.
 
         `hidden` (tasks, k) marks base categories that act as novel ones.
         """
@@ -60,7 +60,8 @@ class Model(Head):
         else:
             width = extractor.feature_size(size)
         super().__init__(
-            Classifier(count, width, spec.classifier), build_generator(spec.generator, count, width)
+            Classifier(count, width, spec.classifier),
+            build_generator(spec.generator, count, width, shot_aware=spec.shot_aware),
         )
         self.spec = spec
         self.extractor, self.width = extractor, width
@@ -68,10 +69,13 @@ class Model(Head):
         self.register_buffer("std", torch.tensor(spec.preprocessing.std), persistent=False)
         self.register_buffer("centre", torch.zeros(width), persistent=spec.centred)
 
-    def replace_generator(self, kind: GeneratorKind, sharpness: float = FIRST_SHARPNESS) -> None:
+    def replace_generator(
+        self, kind: GeneratorKind, sharpness: float = FIRST_SHARPNESS, *, shot_aware: bool = False
+    ) -> None:
         """Put a new, untrained generator of the given kind in the place of the present one."""
-        self.spec = self.spec.model_copy(update={"generator": kind})
-        generator = build_generator(kind, len(self.spec.categories), self.width, sharpness)
+        self.spec = self.spec.model_copy(update={"generator": kind, "shot_aware": shot_aware})
+        count = len(self.spec.categories)
+        generator = build_generator(kind, count, self.width, sharpness, shot_aware=shot_aware)
         self.generator = generator.to(self.mean.device)
 
     def embed(self, pixels: Tensor, extractor: Callable[[Tensor], Tensor] | None = None) -> Tensor:

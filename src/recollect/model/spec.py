@@ -1,4 +1,4 @@
-"""What a model is, in words: everything but its weights. Reads without torch."""
+"""The description of a model: everything but its weights. Needs no torch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeGuard
@@ -21,13 +21,13 @@ def is_own_code(extractor: str | None) -> TypeGuard[str]:
 
 
 class Value(BaseModel):
-    """A value that is checked when made and never changes."""
+    """An immutable value that is validated when it is made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Preprocessing(Value):
-    """How a picture becomes the extractor's input; travels with the weights, so nobody has to know it.
+    """How a picture becomes the extractor's input; it is kept in the model file.
 
     The short side is resized to `short_side` (default: `size`), the centre of `size` × `size` is kept,
     and every channel becomes (x − mean) / std with x, mean and std of 255.
@@ -58,6 +58,7 @@ class ModelSpec(Value):
     categories: tuple[str, ...]
     centred: bool = False  # a mean feature, kept with the weights, is subtracted from every feature
     mirrored: bool = False  # a feature is the mean of a picture's and its mirror image's
+    shot_aware: bool = False  # attention counts for less, the more examples a category has
 
     @model_validator(mode="after")
     def _distinct(self) -> "ModelSpec":
@@ -65,6 +66,8 @@ class ModelSpec(Value):
             raise ValueError("two base categories have the same name")
         if self.generator == "ridge" and self.classifier != "cosine":
             raise ValueError("the generator 'ridge' needs the cosine classifier")
+        if self.shot_aware and self.generator != "attention":
+            raise ValueError(f"the generator '{self.generator}' is the same for any number of examples")
         return self
 
 
@@ -72,26 +75,32 @@ Bias = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
 class TaughtOffset(Value):
-    """What is added to taught scores when the question is whether a picture is of any known category.
+    """What is added to the scores of taught categories before a picture is tested for "unknown".
 
     start + number · ln(taught categories) + rise · ln(examples) + slope · (tightness − typical tightness);
-    `Calibration` says what tightness is.
+    `Calibration` defines the tightness. Beyond `most` taught categories it stays.
     """
 
     start: Bias
     number: Bias
     rise: Bias
     slope: Bias
+    most: Annotated[int, Field(ge=1, le=2**31)] | None = None
+
+    def at(self, taught: int, log_shots: float, excess: float) -> float:
+        """Return the offset for taught categories, ln(examples) and the excess of the tightness."""
+        number = self.number * np.log(min(max(1, taught), self.most or taught))
+        return float(self.start + number + self.rise * log_shots + self.slope * excess)
 
 
 class Unknown(Value):
-    """When a picture is of no known category: when its best score is too low.
+    """How pictures of unknown categories are detected: by a best score that is too low.
 
-    A picture's clearance is its best score, bias included, − threshold − rise · ln(1 + taught categories);
-    where `taught` is given, it is added to taught scores instead of the bias;
-    below 0 it is called unknown, as `false_alarms` of the known ones' validation pictures are. The best score
-    of a known picture rises or falls with the number of taught categories: `rise` makes up for it. A picture
-    is of none of them with probability 1 / (1 + exp(steepness · clearance − offset)): below 0, at least ½.
+    clearance = best score − threshold − rise · ln(1 + taught categories). The scores include `taught`, or the
+    bias of taught categories where there is none: older models have a `rise` of the threshold instead, so
+    that teaching could make pictures unknown. A picture with a clearance below 0 is called unknown; on
+    validation pictures of known categories that happens to a share of `false_alarms`. The probability of
+    "unknown" is 1 / (1 + exp(steepness · clearance − offset)), which is at least ½ below 0.
     """
 
     threshold: float
@@ -109,13 +118,13 @@ ByNumber = Annotated[dict[Annotated[int, Field(ge=1, le=2**31)], Bias], Field(mi
 
 
 class Calibration(Value):
-    """How scores become answers one can use; fitted on validation categories and pictures.
+    """How scores become probabilities; fitted on validation categories and pictures.
 
-    Probabilities are softmax((scores + bias of taught ones) / temperature). The bias is one number, or one
-    for each of some numbers of taught categories, plus `bias_rise` · ln(examples) of each category, plus
-    `bias_slope` · (tightness − `tightness`). The tightness is the mean cosine between two examples of one
-    taught category: pictures from one place resemble each other, and score high without a bias.
-    The report has validation figures in percent, before and after. The default leaves scores as they are.
+    Probabilities are softmax((scores + bias of taught categories) / temperature). The bias is one number, or
+    depends on the number of taught categories. `bias_rise` · ln(examples of the category) is added to it, and
+    so is `bias_slope` · (tightness − `tightness`). The tightness is the mean cosine between two examples of
+    the same taught category: pictures from one place resemble each other, and score high without a bias.
+    `report` has validation figures in percent, before and after. The default changes nothing.
     """
 
     temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
@@ -129,7 +138,7 @@ class Calibration(Value):
     def biases(
         self, examples: Sequence[int] | npt.NDArray[np.int64], tightness: float | None = None
     ) -> npt.NDArray[np.float64]:
-        """Return the bias of each taught category, for their numbers of examples and how tight they are."""
+        """Return the bias of each taught category, given how many examples each has and their tightness."""
         slope = bias_at(self.bias_slope, len(examples))
         start = bias_at(self.bias, len(examples)) + slope * self._excess(tightness)
         found: npt.NDArray[np.float64] = start + self.bias_rise * _log_shots(examples)
@@ -138,12 +147,11 @@ class Calibration(Value):
     def unknown_offsets(
         self, examples: Sequence[int] | npt.NDArray[np.int64], tightness: float | None = None
     ) -> npt.NDArray[np.float64]:
-        """Return what is added to the scores of each taught category to tell unknown pictures from known."""
+        """Return what is added to the scores of each taught category before the test for "unknown"."""
         if self.unknown is None or self.unknown.taught is None:
             return self.biases(examples, tightness)
         offset = self.unknown.taught
-        start = offset.start + offset.number * np.log(max(1, len(examples)))
-        start += offset.slope * self._excess(tightness)
+        start = offset.at(len(examples), 0, self._excess(tightness))
         found: npt.NDArray[np.float64] = start + offset.rise * _log_shots(examples)
         return found
 

@@ -1,1 +1,1 @@
-"""What people hold: a model and the categories it has been taught since."""
+"""The recogniser: a model and the categories it has been taught since."""

@@ -85,7 +85,8 @@ def read_backup(backend: Backend, backup: bytes) -> Content:
 def unpack(path: Path | str, header: Header, tensors: Tensors, width: int) -> Content:
     """Return the content that `pack` turned into header fields and tensors; refuse what does not fit."""
     kept = [one for category in header.taught for one in category.examples]
-    wrong = _wrong_fields(header, kept) or (kept and _wrong_tensors(tensors, kept, width))
+    terms = width * (2 if header.spec.shot_aware else 1)
+    wrong = _wrong_fields(header, kept) or (kept and _wrong_tensors(tensors, kept, width, terms))
     if wrong:
         raise ModelError(f"the taught categories in {path} are damaged: {wrong}")
     last_category, last_example = header.last_ids or (0, 0)
@@ -137,12 +138,11 @@ def _wrong_fields(header: Header, kept: list[KeptExample]) -> str | None:
     return f"the name {strange[0]!r} is not in the form that is kept" if strange else None
 
 
-def _wrong_tensors(tensors: Tensors, kept: list[KeptExample], width: int) -> str | None:
-    """Return which tensor does not fit the header, or `None`."""
-    numbers = (len(kept), width), np.dtype(np.float32)
+def _wrong_tensors(tensors: Tensors, kept: list[KeptExample], width: int, terms: int) -> str | None:
+    """Return which tensor does not fit the header, or `None`; `terms` is the width of terms."""
     expected = {
-        "features": numbers,
-        "terms": numbers,
+        "features": ((len(kept), width), np.dtype(np.float32)),
+        "terms": ((len(kept), terms), np.dtype(np.float32)),
         "thumbnails": ((sum(one.thumbnail for one in kept),), np.dtype(np.uint8)),
     }
     for name, (shape, kind) in expected.items():

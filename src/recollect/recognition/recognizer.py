@@ -1,6 +1,7 @@
-"""What people hold: a recogniser that is taught categories while it is used."""
+"""The recogniser, which is taught categories while it is used."""
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +25,7 @@ from recollect.errors import (
     StoreError,
 )
 from recollect.images import Picture, are_many, own_name, read_pixels, thumbnail
-from recollect.modelfile import read_taught
+from recollect.modelfile import read_taught, require_replaceable
 from recollect.recognition.bundle import backup_of, read_backup, save_bundle, unpack
 from recollect.recognition.opening import store_file
 from recollect.recognition.results import Category, Duplicate, Example, Floats, Prediction, Scores
@@ -32,6 +33,7 @@ from recollect.recognition.ridge import SolvedVectors
 from recollect.recognition.scoring import clearance, joint_scores, sigmoid, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, dots, lengths, mean, unit
 from recollect.store import (
+    SAME,
     BaseChange,
     Content,
     NewExample,
@@ -39,7 +41,9 @@ from recollect.store import (
     Store,
     Taught,
     fold,
+    is_same,
     new_name,
+    norm,
     open_store,
     store_path,
     tidy,
@@ -147,9 +151,11 @@ class Recognizer:
         return _unpickled, (type(self), self._backend, content, self._path)
 
     def __repr__(self) -> str:
-        kept = f"{len(self._taught)} taught, kept in {self._path or 'memory'}"
+        base = len(self._spec.categories)
+        novel = sum(fold(one.name) not in self._base_places for one in self._taught.values())
+        kept = f"{novel} taught, kept in {self._path or 'memory'}"
         state = "closed" if self._opened is None else kept
-        return f"<Recognizer: {self._spec.extractor}, {len(self._spec.categories)} base categories, {state}>"
+        return f"<Recognizer: {self._spec.extractor}, {base} base categories, {state}>"
 
     @property
     def fingerprint(self) -> str:
@@ -162,7 +168,12 @@ class Recognizer:
         return self._owner.width
 
     def save(self, path: str | Path) -> None:
-        """Write the model and its taught categories to one file, which `load` restores."""
+        """Write the model and its taught categories to one file, which `load` restores.
+
+        Folders on the way are created. A model that is there already is replaced, once the new one is
+        complete; any other file is refused.
+        """
+        require_replaceable(path)
         with self._lock:
             self._refresh()
             content = self._store.content()
@@ -202,53 +213,92 @@ class Recognizer:
             known = {category.id: category for category in self._in_order().categories}
         return list(known.values())
 
-    def teach(self, name: str, pictures: Picture | Pictures, *, thumbnails: bool = False) -> Category:
-        """Add a category from one or a few pictures, or more pictures to one that is known.
+    def teach(
+        self,
+        name: str,
+        pictures: Picture | Pictures,
+        *,
+        thumbnails: bool = False,
+        skip_duplicates: bool = False,
+    ) -> Category:
+        """Add a category from one or a few pictures, or add pictures to one that is known.
 
-        A base category that is taught pictures answers with the better of its own score and that of the
-        pictures. With `thumbnails` a small copy of each picture is kept with it.
+        A base category that is taught pictures answers with the better of its own score and the score of the
+        pictures. With `thumbnails`, a small copy of each picture is kept. With `skip_duplicates`, pictures
+        that this category was taught before are left out.
         """
-        return self.teach_all({name: pictures}, thumbnails=thumbnails)[0]
+        skipped: list[int] | None = [] if skip_duplicates else None
+        return self.teach_all({name: pictures}, thumbnails=thumbnails, skipped=skipped)[0]
 
     def teach_all(
         self,
         pictures: Mapping[str, Picture | Pictures] | Iterable[tuple[str, Picture | Pictures]],
         *,
         thumbnails: bool = False,
+        skipped: list[int] | None = None,
     ) -> list[Category]:
         """Teach several categories, by name, all of them or none; return them in the same order.
 
-        Pairs of a name and its pictures are read one after the other, as from a progress bar.
+        Pairs of a name and its pictures may come from a generator; they are read one after the other. Given a
+        list as `skipped`, pictures that their category was taught before are left out, and the place of each
+        among all pictures is appended to the list.
         """
         pairs = pictures.items() if isinstance(pictures, Mapping) else pictures
-        new: dict[str, list[NewExample]] = {}
-        for name, some in pairs:
-            name = self._teachable(name)  # noqa: PLW2901
-            new.setdefault(name, []).extend(self._new_examples(some, thumbnails=thumbnails))
-        return self._keep(new)
+        lessons = (
+            (self._teachable(name), self._new_examples(some, thumbnails=thumbnails)) for name, some in pairs
+        )
+        return self._keep(lessons, skipped)
 
     def teach_features(
-        self, features: Mapping[str, Floats], thumbnails: Mapping[str, Sequence[bytes]] | None = None
+        self,
+        names: Sequence[str],
+        features: Floats,
+        thumbnails: Sequence[bytes] | None = None,
+        *,
+        skipped: list[int] | None = None,
     ) -> list[Category]:
-        """Teach several categories from features (n, d) that `features` returned: all of them or none.
+        """Teach from features (n, d) that `features` returned, with the name of the category of each.
 
-        `thumbnails` may have a small JPEG for each of them.
+        Otherwise as `teach_all`; `thumbnails` may have a small JPEG for each of them.
         """
-        new: dict[str, list[NewExample]] = {}
-        for name, some in features.items():
-            self._check_width(some)
-            names = [f"example {number} of '{name}'" for number in range(1, len(some) + 1)]
-            terms = _finite("generator", self._backend.generate(some), names)
-            small = thumbnails[name] if thumbnails else [None] * len(some)
-            kept = [NewExample(*values) for values in zip(some, terms, small, strict=True)]
-            new.setdefault(self._teachable(name), []).extend(kept)
-        return self._keep(new)
+        self._check_width(features)
+        shown = [f"example {number} ('{name}')" for number, name in enumerate(names, 1)]
+        terms = _finite("generator", self._backend.generate(features), shown)
+        small: Sequence[bytes | None] = thumbnails or [None] * len(features)
+        examples = (NewExample(*values) for values in zip(features, terms, small, strict=True))
+        lessons = ((self._teachable(name), [one]) for name, one in zip(names, examples, strict=True))
+        return self._keep(lessons, skipped)
 
-    def _keep(self, new: Mapping[str, Sequence[NewExample]]) -> list[Category]:
+    def _keep(
+        self, lessons: Iterable[tuple[str, Iterable[NewExample]]], skipped: list[int] | None
+    ) -> list[Category]:
+        """Keep the examples of categories, all of them or none; see `teach_all` for `skipped`."""
+        new: dict[str, list[NewExample]] = {}
+        seen: dict[str, _Seen] = {}
+        count = 0
+        for name, examples in lessons:
+            kept, before = new.setdefault(name, []), seen.setdefault(name, _Seen())
+            for example in examples:
+                if skipped is not None and (
+                    before.again(example.feature) or self._was_taught(name, example.feature)
+                ):
+                    skipped.append(count)
+                else:
+                    kept.append(example)
+                count += 1
         with self._lock:
-            taught = self._change(lambda store: store.add_all(new))
-            self._learn(taught)
-            return [self._category(one) for one in taught]
+            taught = {name: self._find(name) for name, examples in new.items() if not examples}
+            added = {name: examples for name, examples in new.items() if examples}
+            changed = self._change(lambda store: store.add_all(added)) if added else []
+            self._learn(changed)
+            taught |= {one.name: one for one in changed}
+            return [self._category(taught[name]) for name in new]
+
+    def _was_taught(self, name: str, feature: Floats) -> bool:
+        """Say whether a category has this picture already."""
+        with self._lock:
+            known = self._store.find(name)
+            return known is not None and any(id_ == known.id for id_, _ in self._store.same(feature))
 
     def forget(self, name: str) -> None:
         """Remove a taught category, or what a base category was taught."""
@@ -372,10 +422,11 @@ class Recognizer:
         scores, categories = _joint(found, calibration.biases, among)
         if not categories:
             raise RecollectError(f"there are no {_KINDS[among]} to choose from: teach some first")
-        strange = np.zeros(len(scores))  # how probably a picture is of no known category
+        strange = np.zeros(len(scores))  # the probability of no known category
         if unknown and among == "all":
-            taught = found.novel.shape[1]
-            judged = _joint(found, calibration.unknown_offsets, among)[0] if taught else scores
+            taught, rule = found.novel.shape[1], calibration.unknown
+            apart = taught and rule is not None and rule.taught is not None
+            judged = _joint(found, calibration.unknown_offsets, among)[0] if apart else scores
             strange = self._strangeness(judged.max(axis=1), len(categories), taught)
         for row, share in zip(softmax(scores, calibration.temperature), strange.tolist(), strict=True):
             nearest = [
@@ -386,7 +437,7 @@ class Recognizer:
             yield [*unsure, *nearest][:top]
 
     def _strangeness(self, best: Floats, count: int, taught: int) -> npt.NDArray[np.float64]:
-        """Return how probably pictures with these best scores (n,) are of no known category.
+        """Return the probability that pictures with these best scores (n,) are of no known category.
 
         A single category has nothing to compare with, and a softmax would give it everything. So it competes
         with anything else: by the calibration, or where there is none as if all else scored at cosine ½.
@@ -419,8 +470,8 @@ class Recognizer:
     def resembles(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return which categories, base or taught, the examples of a taught one resemble most.
 
-        Each has the mean of the examples' probabilities, as `predict` gives them, if the category itself were
-        not an answer. What they keep for "unknown" is given to none.
+        Each comes with its mean probability over the examples, as `predict` would give it if the category
+        itself were not known. The probability of "unknown" belongs to none of them.
         """
         if top < 1:
             raise ArgumentError(f"top={top}: ask for at least 1 category")
@@ -471,10 +522,10 @@ class Recognizer:
             taken = opened.fill(self._bundle)
         except StoreError as error:  # such as a file that is read-only
             taken = {}
-            _log.warning("what was saved with the model could not be taken over: %s", error)
+            _log.warning("what was saved with the model could not be copied into the store: %s", error)
         if taken and not new:
             words = ", ".join(f"{name} ({count} more)" for name, count in taken.items())
-            _log.warning("%s took over pictures that were saved with the model: %s", self._path, words)
+            _log.warning("%s now also has the examples that were saved with the model: %s", self._path, words)
         self._opened, self._later, self._seen = opened, False, object()
 
     def _is_there(self) -> bool:
@@ -543,7 +594,10 @@ class Recognizer:
         words = {taught.id: taught for taught in changed}
         for id_, terms in self._store.terms(list(words)):
             taught = words[id_]
-            self._vectors.put(taught.id, self._view(mean(terms)) if self._solved is None else terms)
+            if self._solved is None:
+                self._vectors.put(id_, self._view(self._backend.compose(mean(terms), len(terms))))
+            else:
+                self._vectors.put(id_, terms)
             self._taught[taught.id] = taught
         self._listed = None
 
@@ -682,6 +736,26 @@ class _Found(NamedTuple):
     base: Floats
     novel: Floats
     columns: _Columns
+
+
+class _Seen:
+    """Pictures in the order of their features' norms, among which one is soon found again."""
+
+    def __init__(self) -> None:
+        self._norms: list[float] = []
+        self._features: list[Floats] = []
+
+    def again(self, feature: Floats) -> bool:
+        """Say whether a picture was seen before; remember it otherwise."""
+        length = norm(feature)
+        first = bisect_left(self._norms, length * (1 - SAME))
+        last = bisect_right(self._norms, length * (1 + SAME))
+        if any(is_same(feature, other) for other in self._features[first:last]):
+            return True
+        place = bisect_left(self._norms, length)
+        self._norms.insert(place, length)
+        self._features.insert(place, feature)
+        return False
 
 
 def _joint(

@@ -1,4 +1,4 @@
-"""What a recogniser hands back: predictions, categories, examples and scores."""
+"""What a recogniser returns: predictions, categories, examples and scores."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -11,7 +11,7 @@ Array = npt.NDArray[Any]  # of floats, single or double
 
 
 def joint_scores(base: Array, novel: Array, bias: float | Array = 0.0) -> Array:
-    """Return scores (n, k) and (n, taught) side by side, a bias, or one for each, added to taught ones."""
+    """Return scores (n, k) and (n, taught) side by side, with the bias added to the taught ones."""
     joint = np.concatenate([base, novel], axis=1)
     joint[:, base.shape[1] :] += np.asarray(bias, joint.dtype)
     return joint
@@ -39,5 +39,5 @@ def clearance(best: Array, taught: int, unknown: Unknown) -> Array:
 
 
 def unknown_probability(cleared: Array, unknown: Unknown) -> Array:
-    """Return the probability of "unknown", if pictures of known and unknown categories are as frequent."""
+    """Return the probability of "unknown", if known and unknown pictures are equally frequent."""
     return sigmoid(unknown.offset - unknown.steepness * cleared)

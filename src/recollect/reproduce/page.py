@@ -9,7 +9,7 @@ from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, 
 from recollect.reproduce.claims import CLAIMS, judge, judge_compactness, overall
 from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
 from recollect.reproduce.results import FIGURES, Compactness, Measured, Place, Results, read_json
-from recollect.reproduce.rows import SHOTS, TABLE_1, TASK_SEED, Row
+from recollect.reproduce.rows import PAPER_IMAGES, SHOTS, TABLE_1, TABLES, TASK_SEED, Row
 from recollect.system.disk import write_text
 
 TSNE, PICTURE = "tsne.json", "tsne.png"
@@ -23,10 +23,10 @@ def write_page(folder: Path) -> Path:
     title = f"{plan.rows.title} of the paper on {plan.data}"
     blocks = [
         heading(1, title),
-        paragraph(_introduction(plan)),
+        paragraph(_introduction(plan, results)),
         *_unfinished(plan, results),
-        _figures(plan, results),
-        *(_claims(folder, results, plan.seeds) if plan.rows is TABLE_1 else []),
+        _figures(plan, results) if plan.table == TABLE_1.name else _figures_beside(plan, results),
+        *(_claims(folder, results, plan.seeds) if plan.table == TABLE_1.name else []),
         *_circumstances(plan, results),
     ]
     path = folder / f"{plan.table}.md"
@@ -35,16 +35,23 @@ def write_page(folder: Path) -> Path:
     return path
 
 
-def _introduction(plan: Plan) -> str:
+def _introduction(plan: Plan, results: Results) -> str:
     seeds = "one training" if plan.seeds == 1 else f"{plan.seeds} trainings with different seeds"
-    beside = " In brackets: the paper's numbers, of C128F and its own recipe." if _published(plan) else ""
+    seen = [file["images_seen"] for file in results.files.values()] if plan.table == TABLE_1.name else []
+    images = f" Every training of an extractor saw about {min(seen):,} images." if seen else ""
     return (
         f"Accuracy in percent, mean and 95 % interval over {plan.tasks} tasks of 5 ways on "
         f"{'validation' if plan.rows.part == 'val' else 'test'} categories, the same for every row; {seeds} "
-        f"for each cell. Every training of an extractor saw about {plan.images:,} images. Generators, "
-        "Matching and Prototypical Networks were trained for 1 and for 5 shots apart, as in the paper. "
-        f"Models were selected by Novel on other tasks of validation categories.{beside} {plan.rows.notes}"
-    ).rstrip()
+        f"for each cell.{images} {plan.rows.notes}{_beside(plan)}"
+    )
+
+
+def _beside(plan: Plan) -> str:
+    if not _published(plan):
+        return ""
+    if plan.table == TABLE_1.name:
+        return " In brackets: the paper's numbers, of C128F and its own recipe."
+    return " Beside our figures: those of the paper, and of its authors' later run of their published code."
 
 
 def _unfinished(plan: Plan, results: Results) -> list[Block]:
@@ -61,11 +68,30 @@ def _figures(plan: Plan, results: Results) -> Block:
 
 
 def _cell(plan: Plan, results: Results, row: Row, shots: int, figure: str) -> str:
-    found = results.measured(Place(row.key, shots, figure))
-    text = "–" if found is None else f"{found.mean:.2f} ± {found.ci95:.2f}"
+    text = _measured(results, row, shots, figure)
     if not _published(plan) or shots not in row.paper:
         return text
     return f"{text} ({row.paper[shots][FIGURES.index(figure)]})"
+
+
+def _figures_beside(plan: Plan, results: Results) -> Block:
+    """Return a line for each number of shots, with columns for published figures beside ours."""
+    sources = ["paper", "re-run"] if _published(plan) else []
+    head = ["", "Shots", *(word for figure in FIGURES for word in (figure.capitalize(), *sources))]
+    lines = []
+    for row in plan.rows.rows:
+        for shots in SHOTS:
+            line = [row.title, str(shots)]
+            for place, figure in enumerate(FIGURES):
+                known = [some.get(shots, ("–",) * 3)[place] for some in (row.paper, row.rerun)]
+                line += [_measured(results, row, shots, figure), *(known if sources else [])]
+            lines.append(line)
+    return grid(head, lines)
+
+
+def _measured(results: Results, row: Row, shots: int, figure: str) -> str:
+    found = results.measured(Place(row.key, shots, figure))
+    return "–" if found is None else f"{found.mean:.2f} ± {found.ci95:.2f}"
 
 
 def _published(plan: Plan) -> bool:
@@ -140,10 +166,12 @@ def _circumstances(plan: Plan, results: Results) -> list[Block]:
         files = results.of_row(row.key)
         if files:
             episodes = {file["episodes_seen"] for file in files if file["episodes_seen"]}
+            seen = {file["images_seen"] for file in files}
             rows.append(
                 [
                     row.title,
-                    _numbers({file["images_seen"] for file in files}),
+                    _numbers(seen),
+                    *([f"{100 * max(seen) / PAPER_IMAGES:.0f} %"] if _published(plan) else []),
                     _numbers(episodes) or "–",
                     f"{sum(file['training_seconds'] for file in files) / 60:.1f}",
                     f"{sum(file['evaluation_seconds'] for file in files):.0f}",
@@ -153,25 +181,36 @@ def _circumstances(plan: Plan, results: Results) -> list[Block]:
     trained = sum(file["training_seconds"] for file in files)
     evaluated = sum(file["evaluation_seconds"] for file in files)
     seeds = "seed 0" if plan.seeds == 1 else f"seeds 0 to {plan.seeds - 1}"
+    ratio = [f"of the paper's {PAPER_IMAGES / 1e6:.1f} million"] if _published(plan) else []
     return [
         heading(2, "How it was made"),
         paragraph(
             f"Machine: {plan.machine}. {plan.versions}. Trainings with {seeds}, tasks with seed {TASK_SEED}. "
-            f"{trained / 60:.0f} minutes of training and {evaluated / 60:.0f} of evaluation in all. "
-            "Minutes are of a row's own training: generators, and methods on features of stage 1, stand on "
-            "the stage 1 of another row, and their images are its."
+            f"{trained / 60:.0f} minutes of training and {evaluated / 60:.0f} of evaluation in all."
+            f"{_shared(plan)}{f' {plan.note}' if plan.note else ''}"
         ),
-        grid(["", "Images", "Episodes", "Minutes of training", "Seconds of evaluation"], rows),
+        grid(["", "Images", *ratio, "Episodes", "Minutes of training", "Seconds of evaluation"], rows),
         paragraph("All of it in one command, or each row by its own:"),
         code([_whole_command(plan)]),
         code([command for file in files for command in file["commands"]]),
     ]
 
 
+def _shared(plan: Plan) -> str:
+    if all(row.stage1 is None for row in plan.rows.rows):
+        return ""
+    return (
+        " Minutes are of a row's own training: generators, and methods on features of stage 1, stand on the "
+        "stage 1 of another row, and their images are its."
+    )
+
+
 def _whole_command(plan: Plan) -> str:
     words = [f"recollect reproduce {plan.table} {shlex.quote(plan.data)}"]
+    words += [f"--extractors {','.join(plan.keys)}"] if plan.keys != TABLES[plan.table].usual else []
     words += [f"--preset {plan.preset}"] if plan.preset else []
     words += [f"--minutes {plan.minutes:g}"] if plan.minutes else []
+    words += [f"--note {shlex.quote(plan.note)}"] if plan.note else []
     words += [f"--seeds {plan.seeds}{tasks_words(plan)}", *set_words(plan.settings)]
     return " ".join(words)
 

@@ -3,7 +3,7 @@
 import os
 import platform
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
@@ -18,14 +18,22 @@ from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import ConfigError, DataError
 from recollect.methods import find_method
 from recollect.model.spec import Value
+from recollect.modelfile import PAPER
 from recollect.pretrained import is_pretrained
 from recollect.reproduce.results import write_json
-from recollect.reproduce.rows import SELECTED, SHOTS, TABLES, TASK_SEED, Settings, Table, Training
+from recollect.reproduce.rows import SHOTS, TABLES, TASK_SEED, Row, Settings, Table, Training
 from recollect.system import machine
 from recollect.system.disk import read_kept
 from recollect.training.budget import Speed, judged_pictures, measure
-from recollect.training.config import Config, Positive, default_preset, make_config, read_preset
-from recollect.training.stage1 import BalancedBatches
+from recollect.training.config import (
+    Config,
+    Positive,
+    default_preset,
+    make_config,
+    preset_names,
+    read_preset,
+)
+from recollect.training.runfolder import RunFolder
 from recollect.training.train import new_model, resolve
 
 MOST_SEEDS = 1000
@@ -34,22 +42,29 @@ _MARGIN = 0.9
 Decided = dict[
     Annotated[str, Field(pattern=r"^stage[12]\.steps$")], Annotated[str, Field(pattern=r"^\d{1,10}$")]
 ]
-_RECIPES = {"cifar-fs": "cifar-fs-c64f-table"}  # where the tables have one of their own
+_RECIPES = {  # where a table does not take the data's usual one
+    ("table1", "cifar-fs"): "cifar-fs-c64f-table",
+    ("table2", "cifar-fs"): "cifar-fs-c64f",
+}
 
 
 class Plan(Value):
-    """Everything that determines a reproduction's results, except where the data and the results are."""
+    """Everything that determines a reproduction's results, except where the data and the results are.
+
+    `note` alone may change.
+    """
 
     table: str
+    keys: Annotated[tuple[str, ...], Field(min_length=1)]  # of its rows
     data: str  # its kind and the last part of its path
     preset: str | None
     settings: Settings  # that were asked for, of every training
-    decided: Decided
+    decided: dict[str, Decided]  # by preset
     seeds: Annotated[int, Field(ge=1, le=MOST_SEEDS)]
     tasks: Positive
     queries: Positive | None  # of each novel category; default: what is usual for the data
     minutes: float | None
-    images: int  # that every training of an extractor sees, the last few of an episode more or less
+    note: str | None  # a remark for the page
     pictures: str  # what the training pictures were
     machine: str
     versions: str
@@ -57,7 +72,7 @@ class Plan(Value):
     @property
     def rows(self) -> Table:
         """Return the table that is reproduced."""
-        return TABLES[self.table]
+        return TABLES[self.table].only(self.keys)
 
 
 def plan_file(folder: Path) -> Path:
@@ -70,7 +85,7 @@ def read_plan(folder: Path) -> Plan:
     path = plan_file(folder)
     try:
         plan = Plan.model_validate_json(read_kept(path))
-        if plan.table in TABLES:
+        if plan.table in TABLES and {*plan.keys} <= {row.key for row in TABLES[plan.table].rows}:
             return plan
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
@@ -86,12 +101,14 @@ def make_plan(
     table: str,
     data: str,
     *,
+    extractors: Sequence[str] | None = None,
     preset: str | None = None,
     settings: Mapping[str, str] | None = None,
     seeds: int = 1,
     tasks: int | None = None,
     queries: int | None = None,
     minutes: float | None = None,
+    note: str | None = None,
 ) -> Plan:
     """Return the plan kept in the folder, which must be for the same, or decide on one."""
     taken = sorted(TABLES[table].decided & set(settings or {}))
@@ -101,46 +118,79 @@ def make_plan(
         raise ConfigError(f"--seeds {seeds}: choose 1 to {MOST_SEEDS}")
     if minutes is not None and not 0 < minutes < inf:
         raise ConfigError(f"--minutes {minutes:g}: a number above 0 is needed")
-    preset = preset or _RECIPES.get(data.partition(":")[0]) or default_preset(data)
     asked: dict[str, Any] = {
         "table": table,
+        "keys": _keys(TABLES[table], extractors),
         "data": shown(data),
-        "preset": preset,
+        "preset": preset or _RECIPES.get((table, data.partition(":")[0])) or default_preset(data),
         "seeds": seeds,
         "tasks": tasks or TABLES[table].tasks,
         "queries": queries,
         "minutes": minutes,
+        "note": note,
         "settings": dict(settings or {}),
     }
     if plan_file(folder).exists():
         plan = read_plan(folder)
         begun = plan.model_dump()
-        other = [f"{name}: {begun[name]} → {asked[name]}" for name in asked if begun[name] != asked[name]]
+        fixed = asked.keys() - {"note"}
+        other = [
+            f"{name}: {begun[name]} → {asked[name]}" for name in sorted(fixed) if begun[name] != asked[name]
+        ]
         if other:
             raise ConfigError(
                 f"{folder} holds another reproduction ({'; '.join(other)}): choose another --out"
             )
-        return plan
-    config, split = _common(preset, data, asked["settings"])
+        return plan if note is None else plan.model_copy(update={"note": note})
+    if RunFolder(folder).begun():
+        raise ConfigError(f"{folder} is the folder of a single run: choose another --out")
+    config, split = _common(asked["preset"], data, asked["settings"])
     require_tasks(split, data, TABLES[table].part, queries)
     threads = machine.prepare(config.threads)
-    stage1 = config.stage1.resolved(len(split.base_train))
-    config = config.model_copy(update={"stage1": stage1, "device": str(machine.find_device(config.device))})
-    share = 1.0 if minutes is None else affordable(config, split, TABLES[table], seeds, minutes)
-    steps = max(1, round(share * (stage1.steps or 1)))
     plan = Plan(
         **asked,
-        decided={"stage1.steps": str(steps), "stage2.steps": str(max(1, round(share * config.stage2.steps)))},
-        images=steps * BalancedBatches(split.base_train.labels, stage1.batch, 0).batch,
+        decided={},
         pictures=split.base_train.key,
-        machine=f"{processor()}, {threads} threads, {config.device}",
+        machine=f"{processor()}, {threads} threads, {machine.find_device(config.device)}",
         versions=f"recollect {version('recollect')}, torch {torch.__version__}",
     )
+    plan = _with_steps(plan, data, split)
+    if minutes is not None:
+        plan = _with_steps(plan, data, split, affordable(plan, data, split))
     for training in plan.rows.trainings(1):
-        own = config_of(plan, training, data, folder).model_copy(update={"stage1_from": None})
-        method = find_method(own.method)
-        method.check(resolve(method.settled(own), split), split)
+        wanted = wanted_config(plan, training, data, split)
+        find_method(wanted.method).check(wanted, split)
     return plan
+
+
+def _keys(table: Table, extractors: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the rows that are reproduced: the usual ones, or those of the extractors asked for."""
+    if extractors is None:
+        return table.usual
+    known = [row.key for row in table.rows if "extractor" in row.settings]
+    if not known:
+        raise ConfigError(
+            f"--extractors: all rows of {table.name} have the same, which --set extractor=… sets"
+        )
+    wrong = [name for name in extractors if name not in known]
+    if wrong or not extractors:
+        raise ConfigError(f"--extractors {','.join(wrong)}: choose some of {','.join(known)}")
+    return tuple(key for key in known if key in extractors)
+
+
+def _with_steps(plan: Plan, data: str, split: Split, share: float = 1.0) -> Plan:
+    """Return the plan with the number of steps of each recipe, or a share of it."""
+    decided = {}
+    for training in plan.rows.trainings(1):
+        config = config_of(plan, training, data)
+        steps = {
+            "stage1.steps": config.stage1.resolved(len(split.base_train)).steps or 1,
+            "stage2.steps": config.stage2.steps,
+        }
+        decided[config.preset or ""] = {
+            name: str(max(1, round(share * number))) for name, number in steps.items()
+        }
+    return plan.model_copy(update={"decided": decided})
 
 
 def _common(preset: str | None, data: str, settings: Settings) -> tuple[Config, Split]:
@@ -155,19 +205,9 @@ def _recipe(preset: str | None) -> dict[str, Any]:
     return read_preset(preset) if preset else {}
 
 
-def require_pictures(plan: Plan, data: str) -> None:
-    """Refuse to go on with other pictures than those that a reproduction was begun with."""
-    _, split = _common(plan.preset, data, plan.settings)
-    if split.base_train.key != plan.pictures:
-        raise ConfigError(
-            f"the pictures of {data} are not those that this was begun with: choose another --out"
-        )
-
-
 def keep_plan(folder: Path, plan: Plan) -> None:
     """Write the plan, before anything is done."""
-    if not plan_file(folder).exists():
-        write_json(plan_file(folder), plan.model_dump())
+    write_json(plan_file(folder), plan.model_dump())
 
 
 def require_tasks(split: Split, data: str, part: Part, queries: int | None) -> None:
@@ -181,31 +221,53 @@ def require_tasks(split: Split, data: str, part: Part, queries: int | None) -> N
     task_sampler(base, novel).check(TaskShape(5, max(SHOTS), queries or split.queries))
 
 
-def affordable(config: Config, split: Split, table: Table, seeds: int, minutes: float) -> float:
-    """Return the factor for all steps with which the whole table fits into `minutes`."""
+def affordable(plan: Plan, data: str, split: Split) -> float:
+    """Return the factor for all steps with which the whole table fits into the plan's minutes."""
+    minutes = plan.minutes or inf
     learning = waiting = 0.0
+    fewest = 1.0  # steps of stage 1 for each of its evaluations
     judged = judged_pictures(split)
     speeds: dict[str, Speed] = {}
-    for training in table.trainings(seeds):
-        extractor = training.row.settings.get("extractor", config.extractor)
-        if extractor not in speeds:
-            own = config.model_copy(update={"extractor": extractor, "generator": "attention"})
-            speeds[extractor] = measure(own, new_model(own, split), split)
-        speed = speeds[extractor]
+    viewed: set[str] = set()
+    for training in plan.rows.trainings(plan.seeds):
+        config = config_of(plan, training, data)
+        ours, stage1 = config.method == PAPER, config.stage1
+        if config.extractor not in speeds:
+            own = {"generator": "attention", "device": str(machine.find_device(config.device))}
+            measured = config.model_copy(update=own)
+            speeds[config.extractor] = measure(measured, new_model(measured, split), split)
+        speed = speeds[config.extractor]
         waiting += speed.picture * judged
-        if training.kind == "extractor":
-            learning += speed.stage1_step * (config.stage1.steps or 1)
-            waiting += speed.picture * judged * config.stage1.evaluations
-        elif training.kind == "generator":
+        if training.stage1 is None:
+            small = stage1.small_share(split.base_train.size) if ours else 1.0
+            learning += speed.stage1_step * small * (stage1.steps or 1)
+            waiting += speed.picture * judged * stage1.evaluations
+            fewest = min(fewest, (stage1.steps or 1) / stage1.evaluations)
+        if ours and config.learns_generator:
             learning += speed.stage2_step * config.stage2.steps
-            waiting += speed.picture * config.stage2.views * len(split.base_train)
+            first = training.stage1 or training.name  # generators on one stage 1 share its views
+            waiting += 0 if first in viewed else speed.picture * config.stage2.views * len(split.base_train)
+            viewed.add(first)
     share = (60 * minutes * _MARGIN - waiting) / learning
-    if share * (config.stage1.steps or 1) < config.stage1.evaluations:
+    if share * fewest < 1:
         raise ConfigError(
-            f"--minutes {minutes:g} is too short here: all trainings of {table.name} as the recipe has them "
+            f"--minutes {minutes:g} is too short here: all trainings of {plan.table} as the recipe has them "
             f"take {(learning + waiting) / 60:.0f} minutes, of which {waiting / 60:.0f} cannot be saved"
         )
     return share
+
+
+def preset_of(plan: Plan, row: Row) -> str | None:
+    """Return the recipe of a row: the plan's preset, or the like for the row's own extractor.
+
+    A row of c32f takes `mini-imagenet-c32f` where the plan says `mini-imagenet-c64f`.
+    """
+    extractor = row.settings.get("extractor")
+    if plan.preset is None or extractor is None:
+        return plan.preset
+    usual = read_preset(plan.preset).get("extractor", "")
+    like = plan.preset.replace(f"-{usual}", f"-{extractor}")
+    return like if like in preset_names() else plan.preset
 
 
 def settings_of(plan: Plan, training: Training, runs: str) -> Settings:
@@ -215,20 +277,51 @@ def settings_of(plan: Plan, training: Training, runs: str) -> Settings:
         own["shots"] = str(training.shots)
     if training.stage1 is not None:
         own["stage1_from"] = f"{runs}/{training.stage1}"
-    return {**SELECTED, **plan.settings, **plan.decided, **own}
+    decided = plan.decided.get(preset_of(plan, training.row) or "", {})
+    return {**plan.rows.settings, **plan.settings, **decided, **own}
 
 
-def config_of(plan: Plan, training: Training, data: str, folder: Path) -> Config:
+def config_of(plan: Plan, training: Training, data: str, folder: Path | None = None) -> Config:
     """Return the configuration of a training."""
     options = {"data": data, "seed": training.seed}
-    return make_config(_recipe(plan.preset), options, settings_of(plan, training, str(folder / "runs")))
+    runs = str((folder or Path()) / "runs")
+    return make_config(_recipe(preset_of(plan, training.row)), options, settings_of(plan, training, runs))
+
+
+def wanted_config(plan: Plan, training: Training, data: str, split: Split) -> Config:
+    """Return the configuration of a training as its run keeps it, except where its stage 1 comes from."""
+    config = config_of(plan, training, data)
+    own = find_method(config.method).settled(config).model_copy(update={"stage1_from": None})
+    return resolve(own, split)
+
+
+def require_runs(plan: Plan, trainings: Sequence[Training], data: str, folder: Path) -> None:
+    """Refuse to go on with other pictures, or with runs that are not those of the plan.
+
+    A run may have been trained on its own beforehand: what counts is its configuration.
+    """
+    _, split = _common(plan.preset, data, plan.settings)
+    if split.base_train.key != plan.pictures:
+        raise ConfigError(
+            f"the pictures of {data} are not those that this was begun with: choose another --out"
+        )
+    for training in trainings:
+        run = RunFolder(folder / "runs" / training.name)
+        if run.begun():
+            run.require_pictures(data, split.base_train.key)
+            wanted = wanted_config(plan, training, data, split)
+            # Where a reproduction was moved, the same stage 1 has another path.
+            begun = run.config()
+            taken = begun.stage1_from if training.stage1 is not None else None
+            run.require_same(wanted.model_copy(update={"stage1_from": taken}))
 
 
 def commands_of(plan: Plan, training: Training) -> list[str]:
     """Return the commands that do the same as a training and its evaluation, inside the folder."""
     data, out = shlex.quote(plan.data), f"runs/{training.name}"
     words = ["recollect", "train", data]
-    words += ["--preset", plan.preset] if plan.preset else []
+    preset = preset_of(plan, training.row)
+    words += ["--preset", preset] if preset else []
     words += [*set_words(settings_of(plan, training, "runs")), "--seed", str(training.seed), "--out", out]
     shots = ",".join(map(str, training.evaluated))
     evaluation = f"recollect evaluate {out} {data} --categories {plan.rows.part} --shots {shots}"

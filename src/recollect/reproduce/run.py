@@ -12,7 +12,7 @@ from recollect.methods import find_method
 from recollect.modelfile import read_header
 from recollect.reproduce.figure import MODELS, compare_features
 from recollect.reproduce.page import PICTURE, TSNE, write_page
-from recollect.reproduce.plan import Plan, commands_of, config_of, keep_plan, make_plan, require_pictures
+from recollect.reproduce.plan import Plan, commands_of, config_of, keep_plan, make_plan, require_runs
 from recollect.reproduce.results import Result, read_json, result_file, right_answers, write_json
 from recollect.reproduce.rows import TABLE_1, TASK_SEED, Training
 from recollect.system.disk import locked
@@ -36,7 +36,7 @@ def reproduce(what: str, data: str, folder: Path, say: Say, **wishes: Any) -> Pa
             _do(
                 [one for one in work if not figure or one.row.key in MODELS.values()], plan, data, folder, say
             )
-            if plan.rows is TABLE_1:
+            if plan.table == TABLE_1.name:
                 _draw(plan, data, folder, say)
         finally:  # a page with what there is, too
             made = folder / PICTURE if figure else write_page(folder)
@@ -47,10 +47,10 @@ def _do(work: list[Training], plan: Plan, data: str, folder: Path, say: Say) -> 
     """Do every training that has no result yet."""
     left = [training for training in work if not result_file(folder, training.name).exists()]
     if left:
-        require_pictures(plan, data)
+        require_runs(plan, left, data, folder)
     failed = []
     for training in left:
-        say(f"[{work.index(training) + 1}/{len(work)}] {training.name}{_left(work, folder)}")
+        say(f"[{work.index(training) + 1}/{len(work)}] {training.name}{_left(work, training, folder)}")
         if training.stage1 in failed:
             failed.append(training.name)
             continue
@@ -106,18 +106,19 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
     }
 
 
-def _left(work: list[Training], folder: Path) -> str:
-    """Say how long the work may take, by what finished trainings of the same kind took."""
+def _left(work: list[Training], training: Training, folder: Path) -> str:
+    """Say how long the work may take, once a training that takes as long as the next one is finished."""
     took: dict[str, list[float]] = {}
-    for path in (result_file(folder, one.name) for one in work):
+    for one in work:
+        path = result_file(folder, one.name)
         if path.exists():
             words = read_json(path, Result)
-            took.setdefault(words["kind"], []).append(words["training_seconds"] + words["evaluation_seconds"])
-    if not took:
+            took.setdefault(one.cost, []).append(words["training_seconds"] + words["evaluation_seconds"])
+    if training.cost not in took:
         return ""
-    each = {kind: sum(seconds) / len(seconds) for kind, seconds in took.items()}
+    each = {cost: sum(seconds) / len(seconds) for cost, seconds in took.items()}
     unknown = min(each.values())
-    left = sum(each.get(one.kind, unknown) for one in work if not result_file(folder, one.name).exists())
+    left = sum(each.get(one.cost, unknown) for one in work if not result_file(folder, one.name).exists())
     return f", about {left / 60:.0f} minutes left"
 
 

@@ -25,6 +25,7 @@ from recollect.serve.schemas import (
     ExampleList,
     Features,
     KeptExample,
+    Lesson,
     ModelInfo,
     Picture,
     Restored,
@@ -114,20 +115,25 @@ async def teach(
     engine: EngineOf,
     name: Annotated[str | None, Query(max_length=1000, description="What the pictures show.")] = None,
     thumbnails: Annotated[bool, Query(description="Keep a small copy of each picture.")] = False,
-) -> Categories:
+    keep_duplicates: Annotated[
+        bool, Query(description="Count pictures again that were taught before.")
+    ] = False,
+) -> Lesson:
     """Add categories from pictures, or pictures to known ones: all of them or none.
 
-    In a form, each `name` is that of the `picture` files after it.
+    In a form, each `name` is that of the `picture` files after it. Pictures that their category was taught
+    before are left out; `skipped` has their places among those that were sent, from 0.
     """
-    given: dict[str, list[Upload]] = {}
+    given: list[tuple[str, Upload]] = []
     for one in await read_uploads(request, engine.limits):
         shown = one.name if one.name is not None else name
         if shown is None:
             raise Problem(422, "what do the pictures show? Send ?name=NAME, or 'name' before them in a form")
-        given.setdefault(tidy(shown), []).append(one.upload)
-    taught = await engine.teach(given, thumbnails=thumbnails)
+        given.append((tidy(shown), one.upload))
+    skipped: list[int] = []
+    taught = await engine.teach(given, thumbnails=thumbnails, skipped=None if keep_duplicates else skipped)
     novel = sum(one.origin == "novel" for one in taught)
-    return Categories(base=len(taught) - novel, taught=novel, categories=taught)
+    return Lesson(base=len(taught) - novel, taught=novel, categories=taught, skipped=skipped)
 
 
 @private.delete("/categories/{name:path}", status_code=204)

@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -100,13 +100,15 @@ class Engine:
             features: Floats = await self._pass(uploads, None)
             return features
 
-    async def teach(self, given: Mapping[str, Sequence[Upload]], *, thumbnails: bool) -> list[Category]:
-        """Teach categories, all of them or none."""
-        uploads = [upload for some in given.values() for upload in some]
+    async def teach(
+        self, given: Sequence[tuple[str, Upload]], *, thumbnails: bool, skipped: list[int] | None
+    ) -> list[Category]:
+        """Teach pictures, each with its category: all of them or none; see `Recognizer.teach_all`."""
+        uploads = [upload for _, upload in given]
         with self._admitted(len(uploads)):
             features: Floats = await self._pass(uploads, None)
-            small = await self._decode(_thumbnail, uploads) if thumbnails else []
-            return await self.call(self._teach, given, features, small)
+            small = await self._decode(_thumbnail, uploads) if thumbnails else None
+            return await self.call(self._teach, [name for name, _ in given], features, small, skipped)
 
     async def restore(self, backup: bytes) -> dict[str, int]:
         """Take over what a backup holds."""
@@ -159,16 +161,14 @@ class Engine:
         return read_pixels(upload.content, size, short_side, upload.name, most)
 
     def _teach(
-        self, given: Mapping[str, Sequence[Upload]], features: Floats, small: Sequence[bytes]
+        self,
+        names: Sequence[str],
+        features: Floats,
+        small: Sequence[bytes] | None,
+        skipped: list[int] | None,
     ) -> list[Category]:
-        self._check_room({name: len(uploads) for name, uploads in given.items()})
-        ends = np.cumsum([len(uploads) for uploads in given.values()])
-        parts = dict(zip(given, np.split(features, ends[:-1]), strict=True))
-        pieces = {
-            name: small[end - len(uploads) : end]
-            for (name, uploads), end in zip(given.items(), ends.tolist(), strict=True)
-        }
-        return self.recognizer.teach_features(parts, pieces if small else None)
+        self._check_room(Counter(names))
+        return self.recognizer.teach_features(names, features, small, skipped=skipped)
 
     def _restore(self, backup: bytes) -> dict[str, int]:
         self._check_room(self.recognizer.in_backup(backup))

@@ -28,6 +28,7 @@ _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or Ctrl-C; what was accepted by then is answered."""
     several = settings.workers > 1
+    _allow_many_files()
     with ExitStack() as stack:
         sock = stack.enter_context(_listening(settings))
         if several:  # before the figures are made

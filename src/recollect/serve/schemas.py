@@ -96,6 +96,12 @@ class Categories(_Wire):
     categories: list[Category] = Field(examples=[[_CATEGORY]])
 
 
+class Lesson(Categories):
+    """The categories that were taught, and the places of pictures left out, from 0."""
+
+    skipped: list[int] = Field(examples=[[]])
+
+
 class Change(_Wire):
     """Another name, or whether a base category is hidden."""
 

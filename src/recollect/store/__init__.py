@@ -15,6 +15,7 @@ from recollect.errors import JOINERS, MissingError, NameTakenError, StoreError, 
 Floats = npt.NDArray[np.float32]
 LONGEST_NAME = 200
 LAST_ID = 2**53  # no id is as large as this
+TERM_PARTS = (1, 2)  # a term is as wide as a feature, or twice as wide
 SAME = 1e-4  # how far two features of one picture may lie apart, relative to their length
 
 
@@ -41,7 +42,7 @@ class NewExample:
     """A picture to be kept: its feature z, its term of the category's vector, perhaps a thumbnail."""
 
     feature: Floats  # (d,)
-    term: Floats  # (d,)
+    term: Floats  # (d,), or two parts (2d,)
     thumbnail: bytes | None = None
 
 
@@ -156,12 +157,12 @@ def new_name(name: str) -> str:
     """Return the tidied name of a category to be taught; "unknown" is the answer that names none."""
     name = tidy(name)
     if fold(name) == "unknown":
-        raise StoreError(f"'{name}' is what pictures of no known category are called: choose another name")
+        raise StoreError(f"'{name}' is the answer for pictures of no known category: choose another name")
     return name
 
 
 def fold(name: str) -> str:
-    """Return what two spellings of one name have in common: case, compatible forms and joiners do not count.
+    """Return a name without differences of spelling: case, compatible forms and joiners.
 
     Such spellings are not taken for one name but refused, so that nobody teaches 'Okapi' beside 'okapi'.
 
@@ -177,15 +178,17 @@ def check_examples(name: str, examples: Sequence[NewExample], width: int) -> Non
     if not examples:
         raise StoreError(f"no examples were given for '{name}': at least one is needed")
     for example in examples:
-        for values in (example.feature, example.term):
-            if values.shape != (width,) or not np.isfinite(values).all():
+        for values, parts in ((example.feature, (1,)), (example.term, TERM_PARTS)):
+            if values.shape not in [(part * width,) for part in parts] or not np.isfinite(values).all():
                 raise StoreError(f"an example of '{name}' is not {width} finite numbers")
 
 
 def check_id(number: int, what: str) -> int:
     """Return a new id, if a store that holds it can be read again."""
     if not 0 < number < LAST_ID:
-        raise StoreError(f"no more {what} can be taught here: its ids are used up. Teach into a new store")
+        raise StoreError(
+            f"no more {what} can be taught here, because all ids are used: teach into a new store"
+        )
     return number
 
 

@@ -17,6 +17,7 @@ from recollect.errors import StoreError, StoreFailure
 from recollect.store import (
     LAST_ID,
     SAME,
+    TERM_PARTS,
     BaseChange,
     Content,
     Example,
@@ -181,7 +182,7 @@ class SqliteStore:
                     self._check(f"example {id_}", expected, id_, category, term)
                 if len(found) != count:
                     raise self._damaged(f"pictures of '{name}' are gone")
-                yield category, self._floats([row[3] for row in found])
+                yield category, self._floats([row[3] for row in found], TERM_PARTS)
 
     def examples(self, category: int) -> list[Example]:
         """Return the examples of a category in the order of teaching."""
@@ -376,7 +377,7 @@ class SqliteStore:
         if kept[1:] != (self.owner.fingerprint, self.owner.width):
             raise StoreError(
                 f"the store {self.path} belongs to another model, or to an earlier state of this one: use "
-                "that model, or move the file away or choose another --store, and teach again"
+                "that model, or move the file away or choose another store, and teach again"
             )
         self._leave_wal()
         if not self._shared and self._file:  # a copy
@@ -392,7 +393,7 @@ class SqliteStore:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             if application != _APPLICATION and (tables or self.owner == _ANY):
-                raise StoreError(f"{self.path} is an SQLite file of another program: choose another --store")
+                raise StoreError(f"{self.path} is an SQLite file of another program: choose another store")
             if not tables:
                 self._create()
         # Before anything else is asked of the file: a trigger or a view would be run.
@@ -550,10 +551,10 @@ class SqliteStore:
         reasons = {
             "SQLITE_FULL": "no room on the disk: free some space; what was taught before is intact",
             "SQLITE_IOERR": "the disk gives errors: check its room; what was taught before is intact",
-            "SQLITE_READONLY": "the file or its folder is read-only: choose another --store",
+            "SQLITE_READONLY": "the file or its folder is read-only: choose another store",
             "SQLITE_BUSY": "another process holds it too long: try again",
-            "SQLITE_NOTADB": "it is not an SQLite file: choose another --store",
-            "SQLITE_CORRUPT": "the file is damaged: bring back a copy, or choose another --store",
+            "SQLITE_NOTADB": "it is not an SQLite file: choose another store",
+            "SQLITE_CORRUPT": "the file is damaged: bring back a copy, or choose another store",
             "SQLITE_CANTOPEN": "it cannot be opened: check the path and the permissions",
         }
         reason = next((text for start, text in reasons.items() if name.startswith(start)), str(error))
@@ -565,8 +566,7 @@ class SqliteStore:
         self._check(f"example {id_}", checksum, id_, category, added, length, feature, thumbnail)
         if not isinstance(added, float) or not isinstance(thumbnail, bytes | None):
             raise self._damaged(f"example {id_} has no time, or a thumbnail that is no picture")
-        values = self._floats([feature, term])
-        return Example(values[0], values[1], thumbnail, id_, added)
+        return Example(self._floats([feature])[0], self._floats([term], TERM_PARTS)[0], thumbnail, id_, added)
 
     def _category(self, row: Sequence[Any]) -> Taught:
         id_, name, examples, revision, folded, expected = row
@@ -609,13 +609,13 @@ class SqliteStore:
         if _checksum(*values) != expected:
             raise self._damaged(f"{what} does not match its checksum")
 
-    def _floats(self, contents: Sequence[bytes]) -> Floats:
-        """Return arrays (n, d) of the bytes that are kept of them."""
-        size = 4 * self.owner.width
-        if all(type(content) is bytes and len(content) == size for content in contents):
-            values = np.frombuffer(b"".join(contents), "<f4").reshape(len(contents), self.owner.width)
-            if np.isfinite(values).all():
-                return values.astype(np.float32, copy=False)
+    def _floats(self, contents: Sequence[bytes], parts: Sequence[int] = (1,)) -> Floats:
+        """Return arrays (n, d), or (n, 2d) where two parts are allowed, of the bytes that are kept."""
+        for width in (part * self.owner.width for part in parts):
+            if all(type(content) is bytes and len(content) == 4 * width for content in contents):
+                values = np.frombuffer(b"".join(contents), "<f4").reshape(len(contents), width)
+                if np.isfinite(values).all():
+                    return values.astype(np.float32, copy=False)
         raise self._damaged(f"an example is not {self.owner.width} finite numbers")
 
     def _replaced(self) -> StoreFailure:
@@ -626,7 +626,7 @@ class SqliteStore:
 
     def _damaged(self, how: str) -> StoreFailure:
         return StoreFailure(
-            f"the store {self.path} is damaged: {how}; bring back a copy, or choose another --store"
+            f"the store {self.path} is damaged: {how}; bring back a copy, or choose another store"
         )
 
 

@@ -92,7 +92,7 @@ def locked(folder: Path) -> Iterator[None]:
     with clear_write_errors(folder):
         _make_folder(folder)
         if not _is_plain(folder / ".lock"):
-            raise StorageError(f"{folder / '.lock'} is not a file of ours: remove it")
+            raise StorageError(f"{folder / '.lock'} is not a file that recollect wrote: remove it")
         try:
             lock.acquire(timeout=0)
         except Timeout as error:

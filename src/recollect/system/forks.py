@@ -13,7 +13,7 @@ _forking: set[int] = set()  # threads
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let no other thread fork meanwhile."""
+    """Keep other threads from forking meanwhile."""
     _enter()
     try:
         yield

@@ -50,5 +50,5 @@ def find_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         torch.ones(1, device=device).cpu()  # fails on `meta`, which holds no data
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
     return device

@@ -36,11 +36,12 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
         stage1_step = _seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     # What is decoded on the fly may take all the time of a step to decode, and does so for a forward pass.
     picture = stage1_step * (1 if split.base_train.on_the_fly else _FORWARD_SHARE) / config.stage1.batch
+    picture *= 2 if config.mirrored else 1
     if not config.learns_generator:
         return Speed(stage1_step, 0.0, picture)
     views = torch.randn(1, len(split.base_train), model.width)
     trial = copy.deepcopy(model)
-    trial.replace_generator(config.generator, config.stage2.sharpness)
+    trial.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
     episodic = EpisodicTraining(trial, split, config, views.half())
     stage2_step = _seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     return Speed(stage1_step, stage2_step, picture)

@@ -6,7 +6,7 @@ novel ones. Where no categories are reserved, base categories act as novel ones 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import exp, log, log1p
+from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from recollect.evaluation.reliability import auroc, calibration_error
 from recollect.features import FeatureSet
 from recollect.model.generator import RidgeGenerator
 from recollect.model.model import Head
-from recollect.model.spec import MOST_SHOTS, Calibration, Unknown, bias_at
+from recollect.model.spec import MOST_SHOTS, Calibration, TaughtOffset, Unknown, bias_at
 
 FALSE_ALARMS = 0.05  # of known pictures may be called unknown
 WAYS = 5  # of the tasks for temperature and bias, as in evaluations
@@ -58,11 +58,24 @@ class Queries(NamedTuple):
     targets: Tensor
 
 
-class Best(NamedTuple):
-    """Best scores (n,) of pictures with this many categories taught."""
+class Lesson(NamedTuple):
+    """Best scores (n,) of pictures once so many categories were taught from so many examples each.
+
+    Without a bias: of pictures of base categories, of taught ones, and of strange ones, which belong to no
+    category; each the best base and the best taught score.
+    """
 
     taught: int
-    values: Doubles
+    shots: int
+    base: tuple[Doubles, Doubles]
+    novel: tuple[Doubles, Doubles]
+    strange: tuple[Doubles, Doubles]
+    own: Doubles  # the score of the picture's own category, for pictures of taught ones
+    excess: float = 0.0  # of the tightness of the examples over what is typical
+
+    def terms(self) -> list[float]:
+        """Return what number, rise and slope of a `TaughtOffset` are multiplied with."""
+        return [log(self.taught), log(self.shots), self.excess]
 
 
 def calibrate(
@@ -76,7 +89,7 @@ def calibrate(
 ) -> Calibration:
     """Fit a calibration on features of validation categories (`None` where none are reserved) and base ones.
 
-    The bias comes first; temperature and threshold are those of biased scores. `score` replaces the model's
+    The bias comes first, and the temperature is that of biased scores. `score` replaces the model's
     own scoring of tasks; `biases` (by number of taught categories, and their rise with ln(shots)) are used
     instead of fitting them.
     """
@@ -94,20 +107,20 @@ def calibrate(
     if biases is None:
         biases = fit_biases_by_shots(drawn) if solved else (fit_biases(drawn), 0.0)
     bias, rise = biases
+    lessons = lessons_of(drawn)
     drawn = {
         ways: [some.biased(bias_at(bias, ways) + rise * log(shots)) for shots, some in enumerate(scored, 1)]
         for ways, scored in drawn.items()
     }
     adjusted = drawn[min(WAYS, max(drawn))]
     temperature = fit_temperature(joint_queries(adjusted), pictures)
-    known, strange = best_scores(drawn)
-    unknown = fit_unknown(known, strange, pictures)
+    unknown = fit_unknown(lessons, pictures)
     report = {
         "ece_before": joint_error(joint_queries(judged)),
         "ece_after": joint_error(joint_queries(adjusted), temperature),
         **_accuracies(judged, "before"),
         **_accuracies(adjusted, "after"),
-        **(_unknown_figures(known, strange, unknown) if unknown else {}),
+        **(unknown_figures(lessons, unknown) if unknown else {}),
     }
     return Calibration(
         temperature=temperature,
@@ -248,45 +261,43 @@ def joint_error(queries: Queries, temperature: float = 1.0) -> float:
     return calibration_error(confidence.numpy(), (choice == queries.targets).numpy())
 
 
-def best_scores(drawn: dict[int, list[Scored]]) -> tuple[list[Best], list[Best]]:
-    """Return the best scores of known and of unknown pictures, for tasks by their number of ways.
+def lessons_of(drawn: Mapping[int, Sequence[Scored]]) -> list[Lesson]:
+    """Return tasks by their numbers of ways and of shots as lessons.
 
-    The unknown are the queries of taught categories while their own, and it alone, is not taught.
+    Strange are the queries of taught categories while their own, and it alone, is not taught.
     """
-    first = next(iter(drawn.values()))
-    known = [Best(0, _flat([some.scores.base_base.amax(2) for some in first]))]
-    strange = []
+    lessons = []
     for ways, scored in drawn.items():
-        found, missed = [], []
-        for scores, targets, _ in scored:
+        for shots, (scores, targets, _) in enumerate(scored, 1):
             own = F.one_hot(targets, ways).bool()
             others = scores.novel_novel.masked_fill(own, -torch.inf).amax(2)
-            found += [
-                torch.maximum(scores.base_base.amax(2), scores.base_novel.amax(2)),
-                torch.maximum(scores.novel_base.amax(2), scores.novel_novel.amax(2)),
-            ]
-            missed.append(torch.maximum(scores.novel_base.amax(2), others))
-        known.append(Best(ways, _flat(found)))
-        strange.append(Best(ways - 1, _flat(missed)))
-    return known, strange
+            asked = _flat(scores.novel_base.amax(2))
+            lesson = Lesson(
+                ways,
+                shots,
+                base=(_flat(scores.base_base.amax(2)), _flat(scores.base_novel.amax(2))),
+                novel=(asked, _flat(scores.novel_novel.amax(2))),
+                strange=(asked, _flat(others)),
+                own=_flat(scores.novel_novel[own]),
+            )
+            lessons.append(lesson)
+    return lessons
 
 
-def fit_unknown(
-    known: Sequence[Best], strange: Sequence[Best], pictures: int, false_alarms: float = FALSE_ALARMS
-) -> Unknown | None:
-    """Return how unknown pictures are detected, with at most `false_alarms` of the known ones called unknown.
+def fit_unknown(lessons: Sequence[Lesson], pictures: int) -> Unknown | None:
+    """Return how unknown pictures are detected, with `FALSE_ALARMS` of the known ones called unknown.
 
-    `None` if there are too few pictures to measure that share, or if best scores do not separate the two.
+    The threshold is that of base pictures before anything is taught, and stays: teaching never makes any
+    of them unknown. `None` if there are too few pictures to measure the share of false alarms, or
+    if best scores do not separate known from unknown ones.
     """
     from sklearn.linear_model import LogisticRegression
 
-    if pictures * false_alarms < 1:
+    if pictures * FALSE_ALARMS < 1:
         return None
-    taught = [log1p(some.taught) for some in known]
-    lowest = [np.quantile(some.values, false_alarms) for some in known]
-    rise = float(np.polyfit(taught, lowest, 1)[0]) if len(known) > 1 else 0.0
-    threshold = float(np.quantile(_levelled(known, rise), false_alarms, method="lower"))
-    seen, unseen = _levelled(known, rise) - threshold, _levelled(strange, rise) - threshold
+    threshold = float(np.quantile(_untaught(lessons), FALSE_ALARMS, method="lower"))
+    taught = fit_taught_offset(lessons, threshold)
+    seen, unseen = (found - threshold for found in _known_and_strange(lessons, taught))
     # Known and unknown weigh the same, and together as much as there are pictures, however many the tasks.
     weights = np.repeat([pictures / 2 / len(seen), pictures / 2 / len(unseen)], [len(seen), len(unseen)])
     fit = LogisticRegression().fit(
@@ -298,10 +309,39 @@ def fit_unknown(
     lower = min(0.0, offset / steepness)  # no picture is called unknown that is more probably known
     return Unknown(
         threshold=threshold + lower,
-        rise=rise,
         steepness=steepness,
         offset=max(0.0, offset - steepness * lower),
         false_alarms=float((seen < lower).mean()),
+        taught=taught,
+    )
+
+
+def fit_taught_offset(lessons: Sequence[Lesson], threshold: float) -> TaughtOffset:
+    """Return what is added to taught scores to compare them with the threshold of base scores.
+
+    It takes away what the score of a picture's own category is expected to be, and then adds so much that
+    `FALSE_ALARMS` of the pictures of taught categories stay below the threshold.
+    """
+    terms, own = np.array([lesson.terms() for lesson in lessons]), [lesson.own.mean() for lesson in lessons]
+    centre, level = terms.mean(0), float(np.mean(own))
+    slopes = np.linalg.lstsq(terms - centre, np.array(own) - level, rcond=None)[0]
+    missing = [
+        level + (lesson.terms() - centre) @ slopes - lesson.novel[1] for lesson in lessons
+    ]  # until a picture is at the threshold
+    needed = np.concatenate(
+        [
+            np.where(lesson.novel[0] < threshold, some, -np.inf)
+            for lesson, some in zip(lessons, missing, strict=True)
+        ]
+    )
+    added = max(np.quantile(needed, 1 - FALSE_ALARMS, method="higher"), min(some.min() for some in missing))
+    number, rise, slope = (-slopes).tolist()
+    return TaughtOffset(
+        start=float(threshold + added - level + centre @ slopes),
+        number=number,
+        rise=rise,
+        slope=slope,
+        most=max(lesson.taught for lesson in lessons),
     )
 
 
@@ -313,26 +353,46 @@ def _accuracies(scored: Sequence[Scored], when: str) -> dict[str, float]:
     }
 
 
-def _unknown_figures(known: Sequence[Best], strange: Sequence[Best], unknown: Unknown) -> dict[str, float]:
-    seen, unseen = _levelled(known, unknown.rise), _levelled(strange, unknown.rise)
+def unknown_figures(lessons: Sequence[Lesson], unknown: Unknown) -> dict[str, float]:
+    """Return shares of known pictures called unknown, by what is taught, and of unknown ones that are not."""
+    seen, unseen = _known_and_strange(lessons, unknown.taught)
+    parts = {0: [_untaught(lessons)]}
+    for lesson in lessons:
+        parts.setdefault(lesson.taught, []).append(_known_and_strange([lesson], unknown.taught)[0])
     return {
         "auroc": auroc(seen, unseen),
         "false_alarms": float((seen < unknown.threshold).mean()),
         "unknown_accepted": float((unseen >= unknown.threshold).mean()),
         **{
-            f"false_alarms_{some.taught}_taught": float(
-                (_levelled([some], unknown.rise) < unknown.threshold).mean()
-            )
-            for some in known
+            f"false_alarms_{taught}_taught": float((np.concatenate(some) < unknown.threshold).mean())
+            for taught, some in parts.items()
         },
     }
 
 
-def _levelled(best: Sequence[Best], rise: float) -> Doubles:
-    """Return best scores less what they rise by with the number of taught categories."""
-    return np.concatenate([some.values - rise * log1p(some.taught) for some in best])
+def _untaught(lessons: Sequence[Lesson]) -> Doubles:
+    """Return the best scores of base pictures before anything is taught.
+
+    From tasks with the fewest ways: base vectors that are solved without hidden categories score higher, the
+    more of them there are.
+    """
+    fewest = min(lesson.taught for lesson in lessons)
+    return np.concatenate([lesson.base[0] for lesson in lessons if lesson.taught == fewest])
 
 
-def _flat(parts: Sequence[Tensor]) -> Doubles:
-    values: Doubles = torch.cat([part.flatten() for part in parts]).double().numpy()
+def _known_and_strange(lessons: Sequence[Lesson], taught: TaughtOffset | None) -> tuple[Doubles, Doubles]:
+    """Return the best scores of known and of strange pictures."""
+    known, strange = [], []
+    for lesson in lessons:
+        offset = 0.0 if taught is None else taught.at(lesson.taught, log(lesson.shots), lesson.excess)
+        of_base, of_novel, of_strange = (
+            np.maximum(base, novel + offset) for base, novel in (lesson.base, lesson.novel, lesson.strange)
+        )
+        known += [of_base, of_novel]
+        strange.append(of_strange)
+    return np.concatenate(known), np.concatenate(strange)
+
+
+def _flat(scores: Tensor) -> Doubles:
+    values: Doubles = scores.flatten().double().numpy()
     return values

@@ -134,6 +134,11 @@ class Config(Value):
         return self.generator in {"average", "attention"}
 
     @property
+    def shot_aware(self) -> bool:
+        """Return whether the generator learns what the number of examples changes."""
+        return self.generator == "attention" and self.shots == "mixed"
+
+    @property
     def most_shots(self) -> int:
         """Return the largest N' of an episode."""
         return self.stage2.max_shots if self.shots == "mixed" else self.shots
@@ -195,7 +200,9 @@ def make_config(
         given = given if len(given) < 200 else f"{given[:100]}…"
         raise ConfigError(f"setting '{place}' = {given}: {reasons}") from error
     if config.last_relu and is_pretrained(config.extractor):
-        raise ConfigError(f"--last-relu: '{config.extractor}' ends as it was trained; leave it out")
+        raise ConfigError(
+            f"--last-relu: '{config.extractor}' is pretrained and cannot be changed; leave it out"
+        )
     if config.generator == "ridge" and config.classifier != "cosine":
         raise ConfigError(
             "--generator ridge needs features of unit length: leave out --classifier dot, or name another "

@@ -1,4 +1,4 @@
-"""The picture of a training: loss, accuracies and learning rate, from a run's metrics."""
+"""Training curves: loss, accuracies and learning rate, from a run's metrics."""
 
 import logging
 from collections.abc import Iterable, Mapping

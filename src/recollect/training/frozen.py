@@ -58,7 +58,7 @@ def centre_on(model: Model, split: Split) -> None:
 
 
 def require_finite(model: Model, centre: Tensor) -> None:
-    """Refuse features that are not numbers."""
+    """Refuse features that are not finite."""
     if not centre.isfinite().all():
         raise ModelError(
             f"the extractor '{model.spec.extractor}' gives features that are not finite, or above 65504, "

@@ -169,7 +169,7 @@ def _restore(path: Path, stage: Stage, optimizer: torch.optim.Optimizer) -> Chec
         restore_momentum(model, optimizer, state.momentum)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"the checkpoint {path} belongs to another model: start a new run with --out"
+            f"the checkpoint {path} belongs to another model: delete it to train the stage again"
         ) from error
     if state.step > stage.steps or (state.step == stage.steps and not state.best):
         raise ConfigError(
@@ -192,7 +192,7 @@ def _take_step(
 
 
 def _select(stage: Stage, state: Checkpoint, folder: RunFolder) -> None:
-    """Judge the model as it is now and keep it if none was better."""
+    """Evaluate the model and keep it if it is the best so far."""
     figures = stage.judge()
     selected = figures[stage.select] >= state.best_value
     if selected:

@@ -41,7 +41,7 @@ def solve_base(head: Head, base: FeatureSet) -> None:
 
 @torch.no_grad()
 def fit_scale(head: Head, held: FeatureSet) -> None:
-    """Choose τ by held-out pictures."""
+    """Choose τ on held-out pictures."""
     cosines = head.classifier.view(held.features) @ head.classifier.weight.cpu().T
     head.classifier.scale.copy_(best_scale(cosines, held.labels))
 
@@ -49,7 +49,7 @@ def fit_scale(head: Head, held: FeatureSet) -> None:
 def features_of(
     model: Model, split: Split, stop: threading.Event | None = None
 ) -> tuple[FeatureSet, HeldOut]:
-    """Run a new model's extractor over the training pictures, and over those that choices are made by."""
+    """Run a new model's extractor over the training and the validation pictures."""
     sets = [split.base_train, split.base_val, *([] if split.val is None else [split.val])]
     with bar("computing features", sum(map(len, sets))) as show:
 
@@ -83,7 +83,7 @@ def _less(some: FeatureSet, centre: Tensor) -> FeatureSet:
 
 
 def solve_on_all_pictures(model: Model, learned: FeatureSet, held: FeatureSet) -> None:
-    """Solve the model anew with the pictures that everything was chosen by; test pictures stay held out."""
+    """Solve the model again with the validation pictures too; test pictures stay held out."""
     features, labels = (
         torch.cat([getattr(some, name) for some in (learned, held)]) for name in ("features", "labels")
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from recollect.data.catalogue import kind_of
 from recollect.errors import ConfigError
 from recollect.model.spec import ModelSpec, is_own_code
 from recollect.modelfile import FILE_NAME, TrainedOn, read_header
@@ -134,6 +135,20 @@ class RunFolder:
                 "resume with the same options, or choose another --out"
             )
         return begun
+
+    def require_pictures(self, data: str, key: str | None = None) -> None:
+        """Refuse another data set than the run's and, where the `key` of its pictures is given, others."""
+        begun, _ = self._read()
+        if kind_of(begun.data) == kind_of(data) and key in {None, begun.data_key}:
+            return
+        if begun.data == data:
+            raise ConfigError(
+                f"the pictures of {data} have changed since {self.path} was begun: start a new run"
+            )
+        raise ConfigError(
+            f"{self.path} learns from the pictures of {begun.data}, and those of {data} are others: "
+            "choose another --out"
+        )
 
     def checkpoint(self, stage: int) -> Path:
         """Return where the checkpoint of a stage in progress lies."""

@@ -1,4 +1,4 @@
-"""How models are judged during training, so that the best one is kept."""
+"""Model selection: validation during training, so that the best model is kept."""
 
 from dataclasses import replace
 
@@ -16,9 +16,9 @@ SUPPORT = 10  # training pictures of each category that serve as support in some
 class Judgement:
     """Tasks on validation categories and validation pictures, by which models are selected.
 
-    Where no categories are reserved, base categories play novel on held-out pictures. Of these there may be
-    two of each, so that pictures of the training serve as examples where the extractor, which is not trained,
-    has fitted none of them. The generator has, which makes these tasks a little easier than a user's.
+    If no categories are reserved, base categories act as novel ones, on held-out pictures. There may be only
+    two of each, so with a frozen extractor, which has not fitted them, training pictures serve as examples.
+    The generator has seen those, which makes these tasks a little easier than a user's.
     """
 
     def __init__(self, split: Split, shots: tuple[int, ...], config: Config) -> None:

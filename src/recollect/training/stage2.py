@@ -15,11 +15,14 @@ from recollect.data.tasks import TaskSampler, TaskShape
 from recollect.errors import ConfigError, DataError, Stopped
 from recollect.features import augmented_views
 from recollect.model.model import Model
+from recollect.modelfile import fingerprint
 from recollect.training.config import Config
 from recollect.training.episodes import Episodes, drop_out, episode_loss, pictures_of
 from recollect.training.loop import Stage
 from recollect.training.selection import HeldOut, Judgement
 from recollect.training.stage1 import augmentation
+
+_last_views: dict[tuple[object, ...], Tensor] = {}
 
 
 class EpisodicTraining(Stage):
@@ -59,7 +62,7 @@ class EpisodicTraining(Stage):
         return episode_loss(self.model, tasks, drop_out(features, self.dropout), shots)
 
     def judge(self) -> dict[str, float]:
-        """Return validation figures with the generator as it is now."""
+        """Return validation figures with the current generator."""
         return self.judgement.figures(self.model, *self.held_out)
 
 
@@ -89,6 +92,26 @@ def make_views(model: Model, split: Split, config: Config, stop: threading.Event
 
     views, augment = config.stage2.views, augmentation(split, config.stage1)
     return augmented_views(model, split.base_train, augment, views, config.seed, check)
+
+
+def shared_views(model: Model, split: Split, config: Config, stop: threading.Event | None = None) -> Tensor:
+    """Return the same, from memory where the last call was for the same: several generators on one stage 1.
+
+    Nobody may write to them. Training another stage 1 gives their memory back (`forget_views`).
+    """
+    augment = augmentation(split, config.stage1)
+    pictures = split.base_train.content_key()
+    key = (fingerprint(model), pictures, augment.pad, augment.flip, config.stage2.views, config.seed)
+    model.extractor.freeze()
+    if key not in _last_views:
+        _last_views.clear()
+        _last_views[key] = make_views(model, split, config, stop)
+    return _last_views[key]
+
+
+def forget_views() -> None:
+    """Give back the memory of the last views."""
+    _last_views.clear()
 
 
 def require_memory(pictures: int, width: int, config: Config) -> None:

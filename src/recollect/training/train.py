@@ -39,7 +39,13 @@ from recollect.training.ridge import (
 from recollect.training.runfolder import RunFolder
 from recollect.training.selection import HeldOut, Judgement
 from recollect.training.stage1 import BaseClassification, augmentation, small_pictures
-from recollect.training.stage2 import EpisodicTraining, episodes_of, make_views, require_memory
+from recollect.training.stage2 import (
+    EpisodicTraining,
+    episodes_of,
+    forget_views,
+    require_memory,
+    shared_views,
+)
 from recollect.training.starting import require_extractor, starting_model, suited
 
 log = logging.getLogger(__name__)
@@ -63,7 +69,7 @@ def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: thr
 def learn_in_closed_form(
     config: Config, split: Split, folder: RunFolder, stop: threading.Event | None = None
 ) -> None:
-    """Solve everything; a run that is stopped has nothing to go on with, and begins anew."""
+    """Solve everything in closed form; a run that is stopped starts again from the beginning."""
     began = time.monotonic()
     model = new_model(config, split)
     learned, held_out = solve_on_training_pictures(model, *features_of(model, split, stop))
@@ -99,8 +105,8 @@ def train(
     resume: bool = False,
     learn: Learn = learn_both_stages,
     check: Check | None = None,
-) -> None:
-    """Train both stages in the folder `out`, or resume the run there.
+) -> int:
+    """Train both stages in the folder `out`, or resume the run there; return how many pictures were held out.
 
     Methods that the paper's model is compared with pass their own `learn`, and a `check` that refuses what
     they cannot learn from before anything is written.
@@ -111,10 +117,11 @@ def train(
     folder = RunFolder(out)
     if resume:
         begun = folder.require_same(config)
+        folder.require_pictures(config.data)  # before they are decoded
         if (begun.threads, begun.device) != (config.threads, config.device):
             say(
                 f"begun with {begun.threads} threads on {begun.device}: the weights may differ in their last "
-                "digits from those of a run without a break"
+                "digits from those of an uninterrupted run"
             )
     else:
         folder.require_new()
@@ -131,11 +138,11 @@ def train(
         config = resolve(config, split)
         if check is not None:
             check(config, split)
-    elif config.data_key != split.base_train.key:
-        raise ConfigError(
-            f"the pictures of {config.data} have changed since {out} was begun: start a new run"
-        )
+    else:
+        folder.require_pictures(config.data, split.base_train.key)
     machine.prepare(config.threads)
+    novel, base = split.evaluated("val")
+    held_out = len(base) + len(novel or ())
     with locked(out):
         if not resume:
             folder.require_new()
@@ -144,9 +151,10 @@ def train(
             say(f"{out} is finished: there is nothing to resume")
             if not folder.curves.exists():
                 draw_curves(folder)
-            return
+            return held_out
         with stop_on_signals() as stop:
             learn(config, split, folder, stop)
+    return held_out
 
 
 def _require_apart(data: str, out: Path) -> None:
@@ -218,6 +226,7 @@ def learn_stage_one(
         folder.require_stage_one(model.spec, _trained_on(config), finetune=config.finetune)
         remove_file(folder.checkpoint(1))
         return load_model(folder.stage_one_model, config.extractor).to(config.device)
+    forget_views()
     if frozen is None and model.spec.centred:
         centre_on(model, split)
     stage: BaseClassification | HeadClassification = (
@@ -261,9 +270,9 @@ def learn_stage_two(
     if config.learns_generator:
         began = time.monotonic()
         torch.manual_seed(step_seed(config.seed, 2, 0))
-        model.replace_generator(config.generator, config.stage2.sharpness)
+        model.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
         if views is None:
-            views = make_views(model, split, config, stop)
+            views = shared_views(model, split, config, stop)
         stage = EpisodicTraining(model, split, config, views, held_out)
         prepared = time.monotonic() - began
         try:

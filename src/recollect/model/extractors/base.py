@@ -49,7 +49,7 @@ class Extractor(nn.Module, ABC):
         self.eval().requires_grad_(requires_grad=False)
 
     def for_inference(self) -> Self:
-        """Return an extractor that gives the same features in evaluation mode, perhaps sooner."""
+        """Return an extractor that gives the same features in evaluation mode, faster if possible."""
         return self
 
 
@@ -98,7 +98,7 @@ def build_extractor(name: str, *, last_relu: bool = False, size: int) -> tuple[E
 
 
 def fold_batch_norm(module: nn.Module) -> None:
-    """Let every convolution that batch norm follows in a `Sequential` do its work in evaluation mode."""
+    """Fold batch norm into the convolution before it, in every `Sequential`; for evaluation mode."""
     for name, child in module.named_children():
         fold_batch_norm(child)
         if isinstance(child, nn.Sequential):

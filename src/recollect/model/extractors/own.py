@@ -17,7 +17,7 @@ _PROBES = 2
 
 
 class OwnExtractor(Extractor):
-    """A module of someone else's, known to give finite, repeatable features (n, d) for pictures of a size."""
+    """Your own torch module, which was found to give finite, repeatable features (n, d)."""
 
     def __init__(self, body: nn.Module, width: int) -> None:
         super().__init__()
@@ -38,30 +38,30 @@ def own_extractor(name: str, size: int) -> OwnExtractor:
     """Call what `name` names and try what it returns on pictures of `size` × `size`."""
     module, colon, attribute = name.removeprefix(OWN_CODE).partition(":")
     if not is_own_code(name) or not colon or not module or not attribute:
-        raise ModelError(f"--extractor {name}: {OWN_CODE}package.module:callable is expected")
+        raise ModelError(f"the extractor {name}: {OWN_CODE}package.module:callable is expected")
     try:
         build = importlib.import_module(module)
     except Exception as error:  # whatever the code does when it is imported
         unfound = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         remedy = "; name the folder that holds it in PYTHONPATH" if unfound else ""
         raise ModelError(
-            f"--extractor {name}: cannot import {module}: {type(error).__name__}: {brief(error)}{remedy}"
+            f"the extractor {name}: cannot import {module}: {type(error).__name__}: {brief(error)}{remedy}"
         ) from error
     for part in attribute.split("."):
         if not hasattr(build, part):
-            raise ModelError(f"--extractor {name}: {module} has no '{attribute}'")
+            raise ModelError(f"the extractor {name}: {module} has no '{attribute}'")
         build = getattr(build, part)
     if not callable(build):
-        raise ModelError(f"--extractor {name}: '{attribute}' of {module} cannot be called")
+        raise ModelError(f"the extractor {name}: '{attribute}' of {module} cannot be called")
     try:
         body = build()
     except Exception as error:
         raise ModelError(
-            f"--extractor {name}: {attribute}() failed: {type(error).__name__}: {brief(error)}"
+            f"the extractor {name}: {attribute}() failed: {type(error).__name__}: {brief(error)}"
         ) from error
     if not isinstance(body, nn.Module):
         raise ModelError(
-            f"--extractor {name}: {attribute}() returned a {type(body).__name__} and no torch module"
+            f"the extractor {name}: {attribute}() returned a {type(body).__name__} and no torch module"
         )
     return OwnExtractor(body, _tried(name, body, size))
 
@@ -74,13 +74,15 @@ def _tried(name: str, body: nn.Module, size: int) -> int:
             first, second, alone = body.eval()(pictures), body(pictures), body(pictures[:1])
     except Exception as error:
         raise ModelError(
-            f"--extractor {name}: the module fails on pictures ({_PROBES}, 3, {size}, {size}): "
+            f"the extractor {name}: the module fails on pictures ({_PROBES}, 3, {size}, {size}): "
             f"{type(error).__name__}: {brief(error)}"
         ) from error
     if wrong := _fault(first, second, alone):
-        raise ModelError(f"--extractor {name}: the module {wrong}")
+        raise ModelError(f"the extractor {name}: the module {wrong}")
     if any(value.dtype == torch.bfloat16 for value in body.state_dict().values()):
-        raise ModelError(f"--extractor {name}: the module has bfloat16 weights, which no model file can hold")
+        raise ModelError(
+            f"the extractor {name}: the module has bfloat16 weights, which no model file can hold"
+        )
     return int(first.shape[1])
 
 
