@@ -111,7 +111,8 @@ def load(port, clients, seconds, side):
         thread.start()
     for thread in threads:
         thread.join()
-    print(json.dumps({"ms": times, "wrong": wrong, "seconds": time.perf_counter() - began}))
+    took = time.perf_counter() - began
+    print(json.dumps({"ms": times, "wrong": wrong, "seconds": took, "cpu": time.process_time()}))
 
 
 def loading(server, clients, side, seconds=SECONDS):
@@ -129,32 +130,49 @@ def figures(process):
         "p99_ms": round(float(np.quantile(times, 0.99)), 2),
         "requests": len(times),
         "failed": len(found["wrong"]),
+        "client_us": round(found["cpu"] / len(times) * 1e6, 1),
     }
 
 
-def bare(model, threads):
-    """Return the pictures a second of the extractor alone, in a process of its own, and their parts."""
-    words = f"from benchmarks.service import extractor; extractor({str(model)!r}, {threads})"
-    done = subprocess.run([sys.executable, "-c", words], check=True, stdout=subprocess.PIPE, text=True)
+def apart(call, *words):
+    """Return what a function of this module prints, called in a process of its own."""
+    line = f"from benchmarks.service import {call}; {call}{words!r}"
+    done = subprocess.run([sys.executable, "-c", line], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
 
 
 def extractor(model, threads):
-    """Print what each part of an answer takes for one picture, in microseconds."""
+    """Print the pictures a second of the extractor alone, with all threads, for as long as a load lasts."""
+    from recollect import Recognizer
+    from recollect.modelfile import read_header
+    from recollect.system import machine
+
+    machine.prepare(threads)
+    backend = Recognizer.load(model, device="cpu")._backend  # noqa: SLF001
+    size = read_header(model).spec.preprocessing.size
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, size, size, 3), dtype=np.uint8)
+    backend.embed(pixels)
+    began, count = time.perf_counter(), 0
+    while (took := time.perf_counter() - began) < SECONDS:
+        backend.embed(pixels)
+        count += BATCH
+    print(count / took)
+
+
+def parts(model):
+    """Print what each part of an answer takes on one core, for one picture, in microseconds."""
     from recollect import Recognizer
     from recollect.images import read_pixels
     from recollect.modelfile import read_header
     from recollect.system import machine
 
-    machine.prepare(threads)
+    machine.prepare(1)
     recognizer, prepare = Recognizer.load(model, device="cpu"), read_header(model).spec.preprocessing
-    backend = recognizer._backend  # noqa: SLF001
     bodies = jpegs(256 if prepare.size > 64 else 48)
-    pixels = np.stack([read_pixels(body, prepare.size, prepare.short_side) for body in bodies * 2])
-    features = backend.embed(pixels)
-    many, one, decode, answers = fastest(
-        lambda: backend.embed(pixels),
-        lambda: backend.embed(pixels[:1]),
+    pixels = np.stack([read_pixels(body, prepare.size, prepare.short_side) for body in bodies])
+    features = recognizer.features(pixels)
+    one, decode, answers = fastest(
+        lambda: recognizer.features(pixels[:1]),
         lambda: [read_pixels(body, prepare.size, prepare.short_side) for body in bodies],
         lambda: recognizer.predict_features(features),
         times=3,
@@ -162,9 +180,8 @@ def extractor(model, threads):
     )
     found = {
         "pass_of_one": one * 1e6,
-        "extractor": many / len(pixels) * 1e6,
-        "decoding": decode / len(bodies) * 1e6,
-        "scores_and_answers": answers / len(pixels) * 1e6,
+        "decoding": decode / PICTURES * 1e6,
+        "scores_and_answers": answers / PICTURES * 1e6,
     }
     print(json.dumps({name: round(value, 1) for name, value in found.items()}))
 
@@ -172,7 +189,7 @@ def extractor(model, threads):
 def ready_model(threads):
     """`imagenet` against its bare extractor, with pictures of 341 × 256 pixels."""
     report = {"clients": {}}
-    before = bare("imagenet", threads)
+    before = apart("extractor", "imagenet", threads)
     with Server("imagenet", "--store", "memory:", "--threads", threads, "--device", "cpu") as server:
         figures(loading(server, 8, 256, 3.0))  # warms up
         for clients in CLIENTS:
@@ -184,16 +201,19 @@ def ready_model(threads):
         ]
         taught = figures(running)
         known = json.loads(server.call("GET", "/v1/categories")[1])["taught"]
-    after = bare("imagenet", threads)
-    parts = {name: min(before[name], after[name]) for name in before}
-    best = 1e6 / parts["extractor"]
+    best = (before + apart("extractor", "imagenet", threads)) / 2
     for found in report["clients"].values():
         found["ratio"] = round(found["requests_per_second"] / best, 2)
-    full = 1e6 / report["clients"]["64"]["requests_per_second"]
-    rest = full - sum(parts[name] for name in ("extractor", "decoding", "scores_and_answers"))
+    full = report["clients"]["64"]
+    parts_of_one = apart("parts", "imagenet")
+    spent = {"extractor": round(threads * 1e6 / best, 1)}  # with all cores busy, which slows each of them
+    spent |= {name: parts_of_one[name] for name in ("decoding", "scores_and_answers")}
+    spent["client"] = full["client_us"]
+    total = threads * 1e6 / full["requests_per_second"]
+    spent |= {"everything_else": round(total - sum(spent.values()), 1), "all": round(total, 1)}
     report |= {
         "extractor_per_second": round(best, 1),
-        "microseconds": {**parts, "everything_else": round(rest, 1), "request_at_64_clients": round(full, 1)},
+        "core_microseconds_at_64_clients": spent,
         "teaching_under_load": {
             **taught,
             "taught": statuses.count(200),
@@ -210,15 +230,15 @@ def small_model(folder, threads):
 
     path = folder / "small" / "model.safetensors"
     save_model(path, torch_backend("c64f", 32)._model)  # noqa: SLF001
-    parts = bare(path, threads)
+    pass_of_one = apart("parts", str(path))["pass_of_one"]
     with Server(path, "--store", "memory:", "--threads", threads) as server:
         figures(loading(server, 1, 48, 2.0))
         alone = figures(loading(server, 1, 48))
         many = figures(loading(server, 64, 48))
     return {
-        "pass_of_one_us": parts["pass_of_one"],
+        "pass_of_one_us": pass_of_one,
         "request_us": round(alone["median_ms"] * 1000),
-        "beside_the_extractor_us": round(alone["median_ms"] * 1000 - parts["pass_of_one"]),
+        "beside_the_extractor_us": round(alone["median_ms"] * 1000 - pass_of_one),
         "requests_per_second_64": many["requests_per_second"],
     }
 
@@ -245,7 +265,7 @@ def main(out=None):
             f"{found['ratio']:.2f} to the bare extractor's {ready['extractor_per_second']:.1f}{aim}; median "
             f"{found['median_ms']:.1f} ms, 99th percentile {found['p99_ms']:.1f} ms{more}"
         )
-    print(f"where the time of a request goes, µs: {ready['microseconds']}")
+    print(f"core time of a request at 64 clients, µs: {ready['core_microseconds_at_64_clients']}")
     taught = ready["teaching_under_load"]
     print(
         f"teaching under the load of 64 clients: {taught['taught']} of {taught['asked_to_teach']} categories "

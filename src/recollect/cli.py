@@ -649,10 +649,7 @@ def serve(
     queue: int = _option(
         "N", "Most pictures that a worker holds; beyond them it answers 503.", min=1, default=256
     ),
-    batch: int = _option("N", "Most pictures in a pass of the extractor.", min=1, default=32),
-    batch_wait: float = _option(
-        "MS", "How long a pass waits for pictures that are being decoded.", min=0, max=1000, default=5.0
-    ),
+    batch: int = _option("N", "Most pictures in a pass of the extractor.", min=1, default=16),
     patience: float = _option(
         "SECONDS", "How long a client may take to send a request.", min=0.1, max=3600, default=20.0
     ),
@@ -668,7 +665,7 @@ def serve(
     limits = Limits(
         body_mb=max_body, memory_mb=max_memory, megapixels=max_megapixels, pictures=max_pictures,
         categories=max_categories, examples=max_examples, connections=max_connections, queue=queue,
-        batch=batch, batch_wait_ms=batch_wait, patience=patience,
+        batch=batch, patience=patience,
     )  # fmt: skip
     settings = Settings(
         model=model or Path("imagenet"), store=store, extractor=extractor, device=device, threads=threads,

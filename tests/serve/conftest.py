@@ -16,6 +16,6 @@ def model(tmp_path_factory, make_model):
 
 @pytest.fixture
 def service(model):
-    """A service without a token, whose taught categories are in memory."""
-    with serving(model) as running:
+    """A service without a token, with one thread for pictures; what it is taught is in memory."""
+    with serving(model, threads=1) as running:
         yield running

@@ -4,9 +4,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from recollect.errors import ModelError, StoreFailure
+from recollect.images import read_pixels
 from recollect.serve.settings import Limits
 from serving import form, picture, serving
 
@@ -33,12 +35,14 @@ def ask(service, one):
 
 
 def waiting(service, count):
-    """Wait until so many pictures are decoded and wait for a pass."""
-    engine = service.engine
+    """Wait until so many pictures wait for a pass."""
+    engine, latest = service.engine, time.monotonic() + 60
     while True:
         with engine._changed:
             if len(engine._jobs) == count:
                 return
+        assert time.monotonic() < latest, f"{len(engine._jobs)} pictures wait, not {count}"
+        time.sleep(0.001)
 
 
 def test_requests_that_wait_together_share_one_pass(service):
@@ -61,7 +65,7 @@ def test_requests_that_wait_together_share_one_pass(service):
 
 
 def test_a_pass_takes_no_more_than_a_batch(model):
-    with serving(model, limits=Limits(batch=3)) as service, ThreadPoolExecutor(8) as pool:
+    with serving(model, threads=1, limits=Limits(batch=3)) as service, ThreadPoolExecutor(8) as pool:
         held = Held(service.engine)
         first = pool.submit(ask, service, PICTURES[0])
         assert held.entered.wait(60)
@@ -70,6 +74,29 @@ def test_a_pass_takes_no_more_than_a_batch(model):
         held.released.set()
         assert {one.result().status for one in (first, *others)} == {200}
     assert held.sizes == [1, 3, 3, 1]
+
+
+def test_pictures_that_wait_are_shared_by_the_threads(model):
+    with serving(model, threads=2) as service, ThreadPoolExecutor(8) as pool:
+        held = Held(service.engine)
+        body, kind = form(*(("picture", one) for one in PICTURES[:7]))
+        answer = pool.submit(service.call, "POST", "/v1/predict", body, content_type=kind)
+        waiting(service, 1)  # 4 of 7, and then 2 of 3
+        held.released.set()
+        assert answer.result().status == 200
+    assert held.sizes == [4, 2, 1]
+
+
+def test_a_picture_that_cannot_be_read_does_not_reach_the_others_of_its_pass(service):
+    held = Held(service.engine)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask, service, PICTURES[0])
+        assert held.entered.wait(60)
+        others = [pool.submit(ask, service, one) for one in (PICTURES[1], b"nothing", PICTURES[2])]
+        waiting(service, 3)
+        held.released.set()
+        assert [one.result().status for one in (first, *others)] == [200, 200, 422, 200]
+    assert held.sizes == [1, 2]
 
 
 def test_different_questions_share_a_pass_and_get_their_own_answers(service):
@@ -91,7 +118,7 @@ def test_different_questions_share_a_pass_and_get_their_own_answers(service):
 
 
 def test_a_full_queue_answers_503_and_says_when_to_try_again(model):
-    with serving(model, limits=Limits(queue=2)) as service, ThreadPoolExecutor(2) as pool:
+    with serving(model, threads=1, limits=Limits(queue=2)) as service, ThreadPoolExecutor(2) as pool:
         held = Held(service.engine)
         first = pool.submit(ask, service, PICTURES[0])
         assert held.entered.wait(60)
@@ -111,18 +138,19 @@ def test_what_one_request_breaks_does_not_reach_the_others_of_its_pass(service):
     features = held._features
 
     def broken(pixels):
-        if len(pixels) > 2:
+        if any(np.array_equal(one, bad_pixels) for one in pixels):
             raise ModelError("the extractor gives no finite numbers for /secret/place")
         return features(pixels)
 
     held._features = broken
+    bad_pixels = read_pixels(PICTURES[2], 16)
     three = form(*[("picture", one) for one in PICTURES[:3]])
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(ask, service, PICTURES[0])
         assert held.entered.wait(60)
         bad = pool.submit(service.call, "POST", "/v1/predict", three[0], content_type=three[1])
         good = pool.submit(ask, service, PICTURES[1])
-        waiting(service, 2)
+        waiting(service, 4)
         held.released.set()
         assert first.result().status == good.result().status == 200
         assert bad.result().status == 503

@@ -32,14 +32,15 @@ _log = logging.getLogger(__name__)
 def create_app(settings: Settings) -> Gate:
     """Load the model and return the application."""
     PatientProtocol.limits = settings.limits
-    machine.prepare(settings.threads)
+    threads = machine.prepare(settings.threads)
+    machine.prepare(1)  # each thread of the engine computes alone
     recognizer = Recognizer.load(
         settings.model,
         settings.store or DEFAULT,
         device=settings.device,
         extractor=settings.extractor,
     )
-    return Gate(_calls(settings, recognizer), settings)
+    return Gate(_calls(settings, recognizer, threads), settings)
 
 
 def create_worker(settings: Settings) -> Gate:
@@ -51,7 +52,7 @@ def create_worker(settings: Settings) -> Gate:
         sys.exit(STARTUP_FAILURE)
 
 
-def _calls(settings: Settings, recognizer: Recognizer) -> FastAPI:
+def _calls(settings: Settings, recognizer: Recognizer, threads: int) -> FastAPI:
     """Return the calls of the service, without what every request passes first."""
     header = read_header(settings.model)
     prepare = header.spec.preprocessing
@@ -59,7 +60,7 @@ def _calls(settings: Settings, recognizer: Recognizer) -> FastAPI:
     @asynccontextmanager
     async def alive(app: FastAPI) -> AsyncIterator[None]:
         app.openapi()  # takes long the first time, and would hold up others
-        app.state.engine = Engine(recognizer, settings.limits, prepare.size, prepare.short_side)
+        app.state.engine = Engine(recognizer, settings.limits, prepare, threads)
         yield
         await app.state.engine.close()
         metrics.close()

@@ -1,14 +1,15 @@
 """One pass of the extractor for many waiting requests.
 
-Pictures are decoded in a few threads. One thread takes all that is decoded, up to a batch, through the
-extractor and answers it; another one changes what is taught. So predictions never wait for a disk, except for
-the moment in which a category appears, and nothing but the event loop waits for a client.
+A few threads each take a batch of the pictures that wait, decode them, take them through the extractor in one
+pass, and answer. Each computes on one core: that is as fast as all cores together on one batch, and does not
+come to a standstill when a core is needed elsewhere. Another thread changes what is taught, so predictions
+never wait for a disk, except for the moment in which a category appears, and nothing but the event loop waits
+for a client.
 """
 
 import asyncio
-import os
+import math
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from recollect.errors import RecollectError
 from recollect.images import read_pixels, thumbnail
+from recollect.model.spec import Preprocessing
 from recollect.recognition.recognizer import Among, Recognizer
 from recollect.recognition.results import Category, Floats, Prediction
 from recollect.serve import metrics
@@ -30,7 +31,6 @@ from recollect.system import machine
 
 Pixels = npt.NDArray[np.uint8]
 T = TypeVar("T")
-_MOST_DECODERS = 4
 _IDLE = 5.0  # seconds without work
 
 
@@ -51,9 +51,9 @@ class Question(NamedTuple):
 
 @dataclass(eq=False)
 class _Job:
-    """Decoded pictures (n, size, size, 3) of one request; without a question, their features are wanted."""
+    """A picture and what is asked about it; without a question, its feature is wanted."""
 
-    pixels: Pixels
+    upload: Upload
     question: Question | None
     future: "asyncio.Future[Any]"
 
@@ -61,44 +61,41 @@ class _Job:
 class Engine:
     """A recogniser for many requests at once."""
 
-    def __init__(self, recognizer: Recognizer, limits: Limits, size: int, short_side: int | None) -> None:
+    def __init__(self, recognizer: Recognizer, limits: Limits, prepare: Preprocessing, threads: int) -> None:
         self.recognizer = recognizer
         self.limits = limits
-        self._shape = size, short_side
+        self._prepare = prepare
         self._loop = asyncio.get_running_loop()
-        self._waiting = 0  # pictures
-        self._decoding = 0  # pictures that will soon be ready for a pass
+        self._waiting = 0  # pictures accepted and not answered
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        decoders = max(1, min(_MOST_DECODERS, os.cpu_count() or 1))
-        self._decoders = ThreadPoolExecutor(decoders, "decode")
         self._writer = ThreadPoolExecutor(1, "teach")
-        self._thread = threading.Thread(target=self._work, name="extract", daemon=True)
-        recognizer.features(np.zeros((size, size, 3), np.uint8))  # the first pass is slow
-        self._thread.start()
+        recognizer.features(np.zeros((prepare.size, prepare.size, 3), np.uint8))  # the first pass is slow
+        names = [f"extract-{number}" for number in range(threads)]
+        self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
+        for thread in self._threads:
+            thread.start()
 
     async def close(self) -> None:
         """Finish what was accepted, and let the recogniser go."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        await asyncio.to_thread(self._thread.join)
-        self._decoders.shutdown()
+            self._changed.notify_all()
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
         self._writer.shutdown()
         self.recognizer.close()
 
     async def predict(self, uploads: Sequence[Upload], question: Question) -> list[list[Prediction]]:
         """Return the answers for each picture."""
         with self._admitted(len(uploads)):
-            answers: list[list[Prediction]] = await self._pass(uploads, question)
-            return answers
+            return await self._each(uploads, question)
 
     async def features(self, uploads: Sequence[Upload]) -> Floats:
         """Return the features (n, d) of pictures."""
         with self._admitted(len(uploads)):
-            features: Floats = await self._pass(uploads, None)
-            return features
+            return np.stack(await self._each(uploads))
 
     async def teach(
         self, given: Sequence[tuple[str, Upload]], *, thumbnails: bool, skipped: list[int] | None
@@ -106,8 +103,10 @@ class Engine:
         """Teach pictures, each with its category: all of them or none; see `Recognizer.teach_all`."""
         uploads = [upload for _, upload in given]
         with self._admitted(len(uploads)):
-            features: Floats = await self._pass(uploads, None)
-            small = await self._decode(_thumbnail, uploads) if thumbnails else None
+            features = np.stack(await self._each(uploads))
+            small = (
+                [await asyncio.to_thread(thumbnail, one.content) for one in uploads] if thumbnails else None
+            )
             return await self.call(self._teach, [name for name, _ in given], features, small, skipped)
 
     async def restore(self, backup: bytes) -> dict[str, int]:
@@ -132,33 +131,18 @@ class Engine:
             self._waiting -= pictures
             metrics.waiting.set(self._waiting)
 
-    async def _pass(self, uploads: Sequence[Upload], question: Question | None) -> Any:  # noqa: ANN401
-        """Decode pictures and take them through the extractor, together with those of other requests."""
-        jobs: list[_Job] = []
+    async def _each(self, uploads: Sequence[Upload], question: Question | None = None) -> list[Any]:
+        """Return the answers to a question about each picture, or the features."""
+        jobs = [_Job(upload, question, self._loop.create_future()) for upload in uploads]
         with self._changed:
-            self._decoding += len(uploads)
-        try:
-            pixels = np.stack(await self._decode(self._pixels, uploads))
-            jobs.append(_Job(pixels, question, self._loop.create_future()))
-        finally:
-            with self._changed:
-                self._decoding -= len(uploads)
-                self._jobs.extend(jobs)
-                self._changed.notify()
-        return await jobs[0].future
-
-    async def _decode(self, function: Callable[[Upload], T], uploads: Sequence[Upload]) -> list[T]:
-        futures = [self._loop.run_in_executor(self._decoders, function, upload) for upload in uploads]
-        done = await asyncio.gather(*futures, return_exceptions=True)  # so that none goes on behind our back
-        for one in done:
-            if isinstance(one, BaseException):
-                raise one
-        return done  # type: ignore[return-value]
-
-    def _pixels(self, upload: Upload) -> Pixels:
-        size, short_side = self._shape
-        most = self.limits.megapixels * 1_000_000
-        return read_pixels(upload.content, size, short_side, upload.name, most)
+            self._jobs.extend(jobs)
+            self._changed.notify(len(jobs))
+        # All of them, so that none goes on behind our back.
+        results = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
 
     def _teach(
         self,
@@ -188,71 +172,61 @@ class Engine:
                 )
 
     def _work(self) -> None:
-        """Take pictures through the extractor until the engine is closed."""
+        """Answer pictures until the engine is closed."""
         while jobs := self._take():
-            try:
-                results = self._answer(jobs)
-            except Exception as error:  # noqa: BLE001 -- whoever waits must be told
-                results = [error] * len(jobs)
-            self._loop.call_soon_threadsafe(_deliver, jobs, results)
+            self._loop.call_soon_threadsafe(_deliver, jobs, self._answer(jobs))
 
     def _take(self) -> list[_Job]:
-        """Return the requests of the next pass, or none once the engine is closed.
-
-        While others are being decoded, a pass that is not full waits for them a little.
-        """
+        """Return the pictures of the next pass, this thread's share; none once the engine is closed."""
         with self._changed:
             while not self._jobs and not self._closed:
                 if not self._changed.wait(_IDLE) and not self._jobs:
                     machine.give_back_freed_memory()  # what the largest pictures took
                     self._changed.wait()
-            latest = time.monotonic() + self.limits.batch_wait_ms / 1000
-            while self._decoding and sum(len(job.pixels) for job in self._jobs) < self.limits.batch:
-                left = latest - time.monotonic()
-                if left <= 0:
-                    break
-                self._changed.wait(left)
-            taken: list[_Job] = []
-            count = 0
-            while self._jobs and (not taken or count + len(self._jobs[0].pixels) <= self.limits.batch):
-                taken.append(self._jobs.popleft())
-                count += len(taken[-1].pixels)
-        return taken
+            share = math.ceil(len(self._jobs) / len(self._threads))
+            return [self._jobs.popleft() for _ in range(min(share, self.limits.batch))]
 
     def _answer(self, jobs: Sequence[_Job]) -> list[Any]:
-        """Return the answers, the features or the error of each request."""
-        try:
-            features = self.recognizer.features(np.concatenate([job.pixels for job in jobs]))
-        except RecollectError as error:
-            if len(jobs) == 1:
-                return [error]
-            return [result for job in jobs for result in self._answer([job])]  # one may be to blame
-        metrics.batch.observe(len(features))
-        rows = np.split(features, np.cumsum([len(job.pixels) for job in jobs])[:-1])
-        results: list[Any] = list(rows)
-        places: dict[Question, list[int]] = {}
-        for place, job in enumerate(jobs):
-            if job.question is not None:
-                places.setdefault(job.question, []).append(place)
-        for question, same in places.items():
-            together = np.concatenate([rows[place] for place in same])
-            try:
-                answers = iter(
-                    self.recognizer.predict_features(
-                        together, question.top, question.among, unknown=question.unknown
-                    )
-                )
-            except RecollectError as error:
-                for place in same:
-                    results[place] = error
-                continue
-            for place in same:
-                results[place] = [next(answers) for _ in rows[place]]
+        """Return the answers, the feature or the error of each picture."""
+        results: list[Any] = [self._pixels(job.upload) for job in jobs]
+        good = [place for place, result in enumerate(results) if not isinstance(result, Exception)]
+        if good:
+            found = self._pass(np.stack([results[place] for place in good]), [jobs[place] for place in good])
+            for place, result in zip(good, found, strict=True):
+                results[place] = result
         return results
 
+    def _pixels(self, upload: Upload) -> Pixels | Exception:
+        most = self.limits.megapixels * 1_000_000
+        try:
+            return read_pixels(
+                upload.content, self._prepare.size, self._prepare.short_side, upload.name, most
+            )
+        except Exception as error:  # noqa: BLE001 -- for whoever sent it
+            return error
 
-def _thumbnail(upload: Upload) -> bytes:
-    return thumbnail(upload.content)
+    def _pass(self, pixels: Pixels, jobs: Sequence[_Job]) -> list[Any]:
+        """Return the answers or the feature of each decoded picture, or the error."""
+        try:
+            features = self.recognizer.features(pixels)
+        except Exception as error:  # noqa: BLE001 -- for whoever waits
+            if len(jobs) == 1:
+                return [error]
+            # One picture may be to blame.
+            return [self._pass(one[None], [job])[0] for one, job in zip(pixels, jobs, strict=True)]
+        metrics.batch.observe(len(features))
+        results: list[Any] = list(features)
+        for question in {job.question for job in jobs if job.question is not None}:
+            places = [place for place, job in enumerate(jobs) if job.question == question]
+            try:
+                answers: list[Any] = self.recognizer.predict_features(
+                    features[places], question.top, question.among, unknown=question.unknown
+                )
+            except Exception as error:  # noqa: BLE001
+                answers = [error] * len(places)
+            for place, answer in zip(places, answers, strict=True):
+                results[place] = answer
+        return results
 
 
 def _deliver(jobs: Sequence[_Job], results: Sequence[Any]) -> None:

@@ -22,8 +22,7 @@ class Limits:
     categories: int = 10_000  # taught ones
     examples: int = 1000  # of a category
     queue: int = 256  # pictures that are waiting or being worked on
-    batch: int = 32  # pictures in one pass of the extractor
-    batch_wait_ms: float = 5.0  # how long a pass waits for pictures that are being decoded
+    batch: int = 16  # pictures in one pass of the extractor
     connections: int = 1000
     patience: float = 20.0  # seconds that a client may keep us waiting
 

@@ -7,7 +7,7 @@ import torch
 
 from recollect.errors import ConfigError
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 def prepare(threads: int | None = None) -> int:
@@ -23,7 +23,8 @@ def keep_freed_memory() -> None:
     """Tell glibc to keep large freed blocks instead of giving them back to the system.
 
     A training step frees and asks again for the same tens of megabytes; with glibc's own settings every one
-    of them is mapped and zeroed anew by the kernel, which costs c64f at 32×32 about a third of its speed.
+    of them is mapped and zeroed anew by the kernel, which costs c64f at 32×32 about a third of its speed. All
+    threads share one arena, for only the first one can keep blocks as large.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -31,6 +32,7 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def give_back_freed_memory() -> None:
