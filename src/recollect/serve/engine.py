@@ -8,6 +8,7 @@ for a client.
 """
 
 import asyncio
+import gc
 import math
 import threading
 from collections import Counter, deque
@@ -141,7 +142,10 @@ class Engine:
         results = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
-                raise result
+                try:
+                    raise result
+                finally:
+                    del jobs, result, results  # or the error would keep itself, and with it the pictures
         return results
 
     def _teach(
@@ -173,14 +177,22 @@ class Engine:
 
     def _work(self) -> None:
         """Answer pictures until the engine is closed."""
-        while jobs := self._take():
+        while self._answer_some():
+            pass
+
+    def _answer_some(self) -> bool:
+        """Answer the pictures of a pass, and forget them; say whether there were any."""
+        jobs = self._take()
+        if jobs:
             self._loop.call_soon_threadsafe(_deliver, jobs, self._answer(jobs))
+        return bool(jobs)
 
     def _take(self) -> list[_Job]:
         """Return the pictures of the next pass, this thread's share; none once the engine is closed."""
         with self._changed:
             while not self._jobs and not self._closed:
                 if not self._changed.wait(_IDLE) and not self._jobs:
+                    gc.collect()
                     machine.give_back_freed_memory()  # what the largest pictures took
                     self._changed.wait()
             share = math.ceil(len(self._jobs) / len(self._threads))
