@@ -102,7 +102,7 @@ def serving(model: Path, *, limits: Limits | None = None, **settings: object) ->
     while not server.started and thread.is_alive():
         time.sleep(0.01)
     try:
-        engine = config.loaded_app.app._app.state.engine
+        engine = config.loaded_app._app.state.engine
         yield Service(f"http://127.0.0.1:{sock.getsockname()[1]}", engine)
     finally:
         server.should_exit = True

@@ -166,17 +166,17 @@ class Client:
         """Remove one example by its id; a category without examples is forgotten."""
         self._call("DELETE", f"examples/{example}")
 
-    def rename(self, old: str, new: str) -> None:
-        """Rename a category; its id and its examples stay."""
-        self._change(old, {"name": new})
+    def rename(self, old: str, new: str) -> Category:
+        """Rename a category, and return it; its id and its examples stay."""
+        return self._change(old, {"name": new})
 
-    def hide(self, name: str) -> None:
-        """Never answer with this base category again; its scores stay."""
-        self._change(name, {"hidden": True})
+    def hide(self, name: str) -> Category:
+        """Never answer with this base category again, and return it; its scores stay."""
+        return self._change(name, {"hidden": True})
 
-    def unhide(self, name: str) -> None:
-        """Allow a hidden base category as an answer again."""
-        self._change(name, {"hidden": False})
+    def unhide(self, name: str) -> Category:
+        """Allow a hidden base category as an answer again, and return it."""
+        return self._change(name, {"hidden": False})
 
     def features(self, pictures: Picture | Pictures) -> Floats:
         """Return the features (n, d) of pictures, as the extractor gives them."""
@@ -224,10 +224,10 @@ class Client:
         content = self._call("POST", "taught", body=backup)
         return cast("dict[str, int]", json.loads(content)["restored"])
 
-    def _change(self, name: str, change: Mapping[str, object]) -> None:
+    def _change(self, name: str, change: Mapping[str, object]) -> Category:
         body = json.dumps(change).encode()
         headers = {"Content-Type": "application/json"}
-        self._call("PATCH", f"categories/{_quoted(name)}", body=body, headers=headers)
+        return Category(**self._json("PATCH", f"categories/{_quoted(name)}", body=body, headers=headers))
 
     def _each(self, call: str, pictures: Picture | Pictures, query: Mapping[str, str]) -> Iterator[Any]:
         """Yield the answers for a few pictures at a time."""

@@ -61,7 +61,6 @@ def test_a_restored_backup_gives_the_same_scores_names_and_ids(recognizer, other
     recognizer.rename("base-2", "zebu")
     recognizer.hide("base-3")
     backup = recognizer.backup()
-    assert other.in_backup(backup) == {"okapi": 2, "base-1": 1}
     assert other.restore(backup) == {"okapi": 2, "base-1": 1}
     assert other.categories() == recognizer.categories()
     for ours, theirs in zip(other.scores(PICTURES)[:2], recognizer.scores(PICTURES)[:2], strict=True):

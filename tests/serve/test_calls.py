@@ -229,10 +229,10 @@ def test_a_refusal_says_what_was_wrong(service, method, path, body, status, word
     assert words in answer.detail
 
 
-@pytest.mark.parametrize("body", [b'{"name": "a", "hidden": true}', b"{}", b'{"names": "a"}', b"[" * 100_000])
+@pytest.mark.parametrize("body", [b'{"name": "a", "hidden": true}', b"{}", b'{"names": "a"}', b"[" * 60_000])
 def test_a_change_is_one_change(service, body):
     answer = service.call("PATCH", "/v1/categories/base-1", body, content_type="application/json")
-    assert answer.status in {400, 422}
+    assert answer.status == 422
     assert "body" in answer.detail
     assert names(service) == [f"base-{number}" for number in range(7)]
 

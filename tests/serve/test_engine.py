@@ -197,9 +197,9 @@ def test_no_more_is_taught_than_the_limits_allow(model, limits, names):
         backup = service.call("GET", "/v1/taught").content
         known = service.call("GET", "/v1/categories").json
         assert service.call("DELETE", f"/v1/categories/{names[0]}").status == 204
-        assert service.call("POST", "/v1/categories?name=d", PICTURES[3]).status == 200
-        if limits.categories == 2:
-            assert service.call("POST", "/v1/taught", backup).status == 409
+        other = "d" if limits.categories == 2 else "a"
+        assert service.call("POST", f"/v1/categories?name={other}", PICTURES[3]).status == 200
+        assert service.call("POST", "/v1/taught", backup).status == 409
     assert sum(one["examples"] or 0 for one in known["categories"]) == 2
 
 
@@ -226,3 +226,25 @@ def test_teaching_under_load_loses_no_request_and_no_category(service):
         assert {one.result() for one in answers} == {200}
         assert {one.result() for one in taught} == {(200, True)}
     assert service.call("GET", "/v1/categories").json["taught"] == 8
+
+
+def test_what_is_known_already_takes_no_room(model):
+    with serving(model, limits=Limits(categories=1, examples=1)) as service:
+        taught = service.call("POST", "/v1/categories?name=okapi", PICTURES[0])
+        again = service.call("POST", "/v1/categories?name=okapi", PICTURES[0])
+        assert (taught.status, again.status, again.json["skipped"]) == (200, 200, [0])
+        restored = service.call("POST", "/v1/taught", service.call("GET", "/v1/taught").content)
+        assert (restored.status, restored.json) == (200, {"restored": {}})
+
+
+def test_a_renamed_base_category_has_no_more_room_than_others(model):
+    with serving(model, limits=Limits(examples=1)) as service:
+        change = {"content_type": "application/json"}
+        assert service.call("PATCH", "/v1/categories/base-1", b'{"name": "zebu"}', **change).status == 200
+        hidden = service.call("PATCH", "/v1/categories/base-1", b'{"hidden": true}', **change)
+        assert (hidden.status, hidden.json["name"], hidden.json["hidden"]) == (200, "zebu", True)
+        statuses = [
+            service.call("POST", f"/v1/categories?name={name}", one).status
+            for name, one in zip(["base-1", "zebu", "base-1"], PICTURES, strict=False)
+        ]
+        assert statuses == [200, 409, 409]

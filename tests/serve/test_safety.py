@@ -5,8 +5,10 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -97,6 +99,7 @@ def test_only_names_that_are_ours_are_answered(model, host, allowed):
         ({"Sec_Fetch_Site": "none"}, True),
         ({"Origin": "http://evil.example"}, False),
         ({"Origin": "null"}, False),
+        ({"Origin": "http://["}, False),
         ({"Origin": "http://{host}:1"}, False),
         ({"Sec_Fetch_Site": "cross-site"}, False),
         ({"Sec_Fetch_Site": "same-site"}, False),
@@ -201,6 +204,7 @@ _ONE_MORE = (
         b"GET /healthz HTTP/1.1\r\nHo",
         b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHo",
+        b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n" + bytes(800_000),
         _ONE_MORE,
     ],
 )
@@ -267,6 +271,7 @@ def test_connections_beyond_the_limit_are_turned_away_and_the_next_one_is_not(sm
     [
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         b"no http at all\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"GET /v1/categories/%ff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     ],
 )
@@ -278,6 +283,7 @@ def test_what_is_not_a_request_is_refused(service, head):
             answer = sock.recv(65536)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"application/problem+json" in answer
+    assert b"x-content-type-options: nosniff" in answer
 
 
 @pytest.mark.parametrize(
@@ -320,3 +326,49 @@ def test_a_token_on_the_command_line_moves_to_the_environment(tmp_path):
         line = [sys.executable, str(program), "serve", *words, "--port", "1"]
         done = subprocess.run(line, capture_output=True, text=True, check=True)
         assert done.stdout == f"['serve', '--port', '1'] {TOKEN}\n"
+
+
+def test_a_body_is_not_read_before_the_token_was_seen(guarded):
+    nested = b"[" + b"[]," * 1_000_000 + b"1]"
+    answer = guarded.call("PATCH", "/v1/categories/okapi", nested, content_type="application/json")
+    assert answer.status == 401
+    with_token = {"content_type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    assert guarded.call("PATCH", "/v1/categories/okapi", nested, **with_token).status == 413
+
+
+def test_calls_that_wait_are_not_too_many(service):
+    release = threading.Event()
+    categories = service.engine.recognizer.categories
+
+    def slow():
+        assert release.wait(60)
+        return categories()
+
+    service.engine.recognizer.categories = slow
+    with ThreadPoolExecutor(70) as pool:
+        calls = [pool.submit(service.call, "GET", "/v1/categories") for _ in range(70)]
+        while sum(one.done() for one in calls) < 6:
+            time.sleep(0.01)
+        release.set()
+        statuses = [one.result().status for one in calls]
+    assert (statuses.count(200), statuses.count(503)) == (64, 6)
+    assert service.call("POST", "/v1/predict", PICTURE).status == 200
+
+
+@pytest.mark.parametrize("charset", ["undefined", "utf-7", "unicode_escape", "no-such"])
+def test_forms_are_read_as_utf_8_whatever_they_say(service, charset):
+    body = (
+        b'--edge\r\nContent-Disposition: form-data; name="picture"; filename="+2AA-\\ud800.png"\r\n'
+        b"\r\n" + PICTURE + b"\r\n--edge--\r\n"
+    )
+    kind = f"multipart/form-data; boundary=edge; charset={charset}"
+    answer = service.call("POST", "/v1/predict", body, content_type=kind)
+    assert answer.status == 200
+    assert answer.json["predictions"][0]["picture"] == "+2AA-\\ud800.png"
+    assert service.call("POST", "/v1/predict", body, content_type="multipart/form-data").status == 400
+
+
+def test_limits_that_leave_no_room_for_a_request_are_refused(tmp_path):
+    for limits in (Limits(queue=10, pictures=11), Limits(memory_mb=10, body_mb=11)):
+        with pytest.raises(ConfigError, match="must be at least"):
+            Settings(model=tmp_path, limits=limits).check()

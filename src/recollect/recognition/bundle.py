@@ -3,6 +3,7 @@
 A backup is such a file without the model.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -21,6 +22,7 @@ from recollect.store import BaseChange, Content, Example, Taught, fold, new_name
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 _BACKUP = "recollect-backup"  # the key of a backup's header
+_DIGEST = "sha256"  # of all the rest
 _KEPT = {"taught", "last_ids", "base_changes"}
 
 
@@ -60,26 +62,38 @@ def backup_of(backend: Backend, content: Content) -> bytes:
     """Return what a model was taught as the bytes of a safetensors file."""
     fields, tensors = pack(content)
     header = Header(spec=backend.header.spec, **fields)
-    words = header.model_dump(mode="json", include=_KEPT)
-    return save(tensors, metadata={_BACKUP: json.dumps({"model": backend.fingerprint, **words})})
+    words = {"model": backend.fingerprint, **header.model_dump(mode="json", include=_KEPT)}
+    return save(tensors, metadata={_BACKUP: json.dumps({**words, _DIGEST: _digest(words, tensors)})})
 
 
 def read_backup(backend: Backend, backup: bytes) -> Content:
     """Return the content of a backup; refuse one that is damaged, or of another model."""
     try:
-        tensors = {name.removeprefix(TAUGHT): values for name, values in load(backup).items()}
+        tensors = load(backup)
         length = int.from_bytes(backup[:8], "little")
         words = json.loads(json.loads(backup[8 : 8 + length])["__metadata__"][_BACKUP])
+        whole = words.pop(_DIGEST) == _digest(words, tensors)
         kept = {name: words[name] for name in _KEPT}
         header = Header.model_validate({"spec": backend.header.spec, **kept})
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ArgumentError("this is not a backup of taught categories, or it is damaged") from error
+    if not whole:
+        raise ArgumentError("this backup is damaged: take another one")
     if words.get("model") != backend.fingerprint:
         raise ArgumentError("this backup belongs to another model: restore it there, or teach again")
     try:
-        return unpack("the backup", header, tensors, backend.base_vectors.shape[1])
+        own = {name.removeprefix(TAUGHT): values for name, values in tensors.items()}
+        return unpack("the backup", header, own, backend.base_vectors.shape[1])
     except ModelError as error:
         raise ArgumentError(str(error)) from error
+
+
+def _digest(words: Mapping[str, Any], tensors: Tensors) -> str:
+    found = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
+    for name in sorted(tensors):
+        found.update(f"{name}{tensors[name].dtype}{tensors[name].shape}".encode())
+        found.update(tensors[name].tobytes())
+    return found.hexdigest()
 
 
 def unpack(path: Path | str, header: Header, tensors: Tensors, width: int) -> Content:

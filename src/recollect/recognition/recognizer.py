@@ -42,6 +42,7 @@ from recollect.store import (
     Taught,
     fold,
     is_same,
+    missing_from,
     new_name,
     norm,
     open_store,
@@ -88,6 +89,8 @@ class Recognizer:
         self._solved = SolvedVectors(width, backend.solve) if self._spec.generator == "ridge" else None
         self._vectors = VectorTable(width) if self._solved is None else self._solved
         self._lock = Lock()
+        # Called with how many examples each category has, and how many it is to get; raises to refuse them.
+        self.before_adding: Callable[[Mapping[str, int], Mapping[str, int]], None] | None = None
         self._start(Content(), store_path(store))
 
     @classmethod
@@ -188,11 +191,6 @@ class Recognizer:
             self._refresh()
             return backup_of(self._backend, self._store.content())
 
-    def in_backup(self, backup: bytes) -> dict[str, int]:
-        """Return how many examples of each category a backup of this model holds."""
-        content = read_backup(self._backend, backup)
-        return {taught.name: len(examples) for taught, examples in content.categories}
-
     def restore(self, backup: bytes) -> dict[str, int]:
         """Take over what a backup of the same model holds and this recogniser does not, all of it or nothing.
 
@@ -201,6 +199,8 @@ class Recognizer:
         content = read_backup(self._backend, backup)
         with self._lock:
             self._refresh()
+            if self.before_adding is not None:
+                self._ask_before(missing_from(content, self._store.content()))
             taken = self._change(lambda store: store.fill(content, once=False))
             self._seen = object()
             self._refresh()
@@ -289,10 +289,16 @@ class Recognizer:
         with self._lock:
             taught = {name: self._find(name) for name, examples in new.items() if not examples}
             added = {name: examples for name, examples in new.items() if examples}
+            self._ask_before(added)
             changed = self._change(lambda store: store.add_all(added)) if added else []
             self._learn(changed)
             taught |= {one.name: one for one in changed}
             return [self._category(taught[name]) for name in new]
+
+    def _ask_before(self, new: Mapping[str, Sized]) -> None:
+        if self.before_adding is not None:
+            known = {one.name: one.examples for one in self._store.categories()}
+            self.before_adding(known, {name: len(examples) for name, examples in new.items()})
 
     def _was_taught(self, name: str, feature: Floats) -> bool:
         """Say whether a category has this picture already."""
@@ -318,12 +324,17 @@ class Recognizer:
         with self._lock:
             taught = self._find(name)
             shown = {one.id: self._category(one).name for one in self._store.categories()}
-            return [
+            examples = self._store.examples(taught.id)
+        found = []
+        for one in examples:
+            with self._lock:  # not all the time, so that others can go on
+                same = self._store.same(one.feature)
+            found += [
                 Duplicate(one.id, other, shown[category])
-                for one in self._store.examples(taught.id)
-                for category, other in self._store.same(one.feature)
-                if category != taught.id or other < one.id
+                for category, other in same
+                if category in shown and (category != taught.id or other < one.id)
             ]
+        return found
 
     def forget_example(self, example: int) -> None:
         """Remove one example by its id; a category without examples is forgotten."""
@@ -335,8 +346,8 @@ class Recognizer:
             else:
                 self._drop(changed.id)
 
-    def rename(self, old: str, new: str) -> None:
-        """Rename a category; its id and its examples stay.
+    def rename(self, old: str, new: str) -> Category:
+        """Rename a category, and return it; its id and its examples stay.
 
         For a base category, only the name that is shown changes. It is kept in the store, not in the model.
         """
@@ -348,22 +359,22 @@ class Recognizer:
                 raise NameTakenError(f"'{tidy(new)}' is a base category already: choose another name")
             if place is not None:
                 same = tidy(new) == self._spec.categories[place]
-                self._change_base(
-                    place, replace(self._changes_of(place), shown=None if same else new_name(new))
-                )
-                return
+                change = replace(self._changes_of(place), shown=None if same else new_name(new))
+                return self._change_base(place, change)
             new = new_name(new)
             taught = self._find(old, kind="is known")
             self._change(lambda store: store.rename(taught.id, new))
-            self._learn([Taught(taught.id, new, taught.examples, taught.revision + 1)])
+            renamed = Taught(taught.id, new, taught.examples, taught.revision + 1)
+            self._learn([renamed])
+            return self._category(renamed)
 
-    def hide(self, name: str) -> None:
-        """Never answer with this base category again; its scores stay."""
-        self._set_hidden(name, hidden=True)
+    def hide(self, name: str) -> Category:
+        """Never answer with this base category again, and return it; its scores stay."""
+        return self._set_hidden(name, hidden=True)
 
-    def unhide(self, name: str) -> None:
-        """Allow a hidden base category as an answer again."""
-        self._set_hidden(name, hidden=False)
+    def unhide(self, name: str) -> Category:
+        """Allow a hidden base category as an answer again, and return it."""
+        return self._set_hidden(name, hidden=False)
 
     def features(self, pictures: Picture | Pictures) -> Floats:
         """Return the features (n, d) of pictures, as the extractor gives them."""
@@ -651,7 +662,7 @@ class Recognizer:
             self._refresh()
             return self._base_name(name) or new_name(name)
 
-    def _set_hidden(self, name: str, *, hidden: bool) -> None:
+    def _set_hidden(self, name: str, *, hidden: bool) -> Category:
         with self._lock:
             self._refresh()
             own = self._base_name(name)
@@ -660,16 +671,17 @@ class Recognizer:
             if own is None:
                 raise MissingError(f"no base category is called '{tidy(name)}'{self._alike(name)}")
             place = self._base_places[fold(own)]
-            self._change_base(place, replace(self._changes_of(place), hidden=hidden))
+            return self._change_base(place, replace(self._changes_of(place), hidden=hidden))
 
     def _changes_of(self, place: int) -> BaseChange:
         return self._base_changes.get(self._spec.categories[place], BaseChange())
 
-    def _change_base(self, place: int, change: BaseChange) -> None:
+    def _change_base(self, place: int, change: BaseChange) -> Category:
         name = self._spec.categories[place]
         self._change(lambda store: store.change_base(name, change))
         self._base_changes[name] = change
         self._listed = None
+        return self._in_order().categories[place]
 
     def _alike(self, name: str) -> str:
         """Return a hint at categories whose names are nearly the same."""

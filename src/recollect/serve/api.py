@@ -1,11 +1,14 @@
 """What each call of the service does."""
 
+import asyncio
 import base64
 import hmac
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import ValidationError
 
 from recollect.errors import MissingError
 from recollect.recognition.recognizer import Among, Recognizer
@@ -15,6 +18,7 @@ from recollect.serve.engine import Engine, Question, Upload
 from recollect.serve.problems import Problem
 from recollect.serve.schemas import (
     BODY,
+    CHANGE_BODY,
     NAMED_BODY,
     ONE_CATEGORY,
     PROBLEMS,
@@ -36,6 +40,7 @@ from recollect.serve.schemas import (
 from recollect.serve.uploads import read_uploads
 from recollect.store import tidy
 
+_LONGEST_CHANGE = 64 << 10  # bytes
 _BINARY = "application/octet-stream"
 _bearer = HTTPBearer(auto_error=False, description="The token that the service was started with.")
 Top = Annotated[int, Query(ge=1, le=1000, description="How many answers.")]
@@ -142,11 +147,18 @@ async def forget(name: str, engine: EngineOf) -> None:
     await engine.call(engine.recognizer.forget, name)
 
 
-@private.patch("/categories/{name:path}", responses=ONE_CATEGORY)
-async def change(name: str, change: Change, engine: EngineOf) -> Category:
+@private.patch("/categories/{name:path}", openapi_extra=CHANGE_BODY, responses=ONE_CATEGORY)
+async def change(name: str, request: Request, engine: EngineOf) -> Category:
     """Rename a category, or hide a base category from the answers."""
-    await engine.call(_change, engine.recognizer, name, change)
-    return _find(await engine.call(engine.recognizer.categories), change.name if change.renames else name)
+    content = await request.body()  # not before the token was seen
+    if len(content) > _LONGEST_CHANGE:
+        raise Problem(413, f"a change has at most {_LONGEST_CHANGE} bytes")
+    try:
+        wanted = Change.model_validate_json(content)
+    except ValidationError as error:
+        wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_context=False)]
+        raise RequestValidationError(wrong) from error
+    return await engine.call(_change, engine.recognizer, name, wanted)
 
 
 @public.get("/explain/{name:path}")
@@ -163,7 +175,7 @@ async def resembles(name: str, engine: EngineOf, top: Top = 5) -> Shares:
     return _shares(name, "resembles", await engine.call(engine.recognizer.resembles, name, top))
 
 
-@public.get("/duplicates/{name:path}")
+@private.get("/duplicates/{name:path}")
 async def duplicates(name: str, engine: EngineOf) -> Duplicates:
     """Show which examples of a category were taught twice."""
     found: list[Duplicate] = await engine.call(engine.recognizer.duplicates, name)
@@ -209,7 +221,7 @@ async def backup(engine: EngineOf) -> Response:
 )
 async def restore(request: Request, engine: EngineOf) -> Restored:
     """Take over what a download holds and the service does not; what it knows stays."""
-    return Restored(restored=await engine.restore(await request.body()))
+    return Restored(restored=await engine.call(engine.recognizer.restore, await request.body()))
 
 
 @operation.get("/healthz")
@@ -221,7 +233,7 @@ async def healthz() -> State:
 @operation.get("/readyz")
 async def readyz(engine: EngineOf) -> State:
     """Say that the model is loaded and its store can be read."""
-    await engine.call(engine.recognizer.categories)
+    await asyncio.to_thread(engine.recognizer.categories)  # not behind what others ask for
     return State(status="ready")
 
 
@@ -238,11 +250,10 @@ def _find(known: list[Category], name: str) -> Category:
     raise MissingError(f"no category is called '{tidy(name)}'")
 
 
-def _change(recognizer: Recognizer, name: str, change: Change) -> None:
+def _change(recognizer: Recognizer, name: str, change: Change) -> Category:
     if change.renames:
-        recognizer.rename(name, change.name)
-    else:
-        (recognizer.hide if change.hidden else recognizer.unhide)(name)
+        return recognizer.rename(name, change.name)
+    return (recognizer.hide if change.hidden else recognizer.unhide)(name)
 
 
 def _shares(name: str, relation: str, found: list[tuple[str, float]]) -> Shares:

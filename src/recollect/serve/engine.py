@@ -2,20 +2,20 @@
 
 A few threads each take a batch of the pictures that wait, decode them, take them through the extractor in one
 pass, and answer. Each computes on one core: that is as fast as all cores together on one batch, and does not
-come to a standstill when a core is needed elsewhere. Another thread changes what is taught, so predictions
-never wait for a disk, except for the moment in which a category appears, and nothing but the event loop waits
-for a client.
+stall when a core is needed elsewhere. Another thread changes what is taught; predictions wait for it only
+while it writes. Nothing but the event loop waits for a client.
 """
 
 import asyncio
 import gc
 import math
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from recollect.system import machine
 
 Pixels = npt.NDArray[np.uint8]
 T = TypeVar("T")
+_MOST_CALLS = 64  # that wait and are not about pictures
 _IDLE = 5.0  # seconds without work
 
 
@@ -68,10 +69,12 @@ class Engine:
         self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._waiting = 0  # pictures accepted and not answered
+        self._calls = 0  # other calls accepted and not answered
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._writer = ThreadPoolExecutor(1, "teach")
+        recognizer.before_adding = self._check_room
         recognizer.features(np.zeros((prepare.size, prepare.size, 3), np.uint8))  # the first pass is slow
         names = [f"extract-{number}" for number in range(threads)]
         self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
@@ -108,15 +111,21 @@ class Engine:
             small = (
                 [await asyncio.to_thread(thumbnail, one.content) for one in uploads] if thumbnails else None
             )
-            return await self.call(self._teach, [name for name, _ in given], features, small, skipped)
-
-    async def restore(self, backup: bytes) -> dict[str, int]:
-        """Take over what a backup holds."""
-        return await self.call(self._restore, backup)
+            names = [name for name, _ in given]
+            return await self.call(
+                partial(self.recognizer.teach_features, names, features, small, skipped=skipped)
+            )
 
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
         """Call a function of the recogniser; one at a time, in the order of asking."""
-        return await self._loop.run_in_executor(self._writer, function, *arguments)
+        if self._calls >= _MOST_CALLS:
+            metrics.refused.labels("calls").inc()
+            raise busy(f"{self._calls} calls are waiting")
+        self._calls += 1
+        try:
+            return await self._loop.run_in_executor(self._writer, function, *arguments)
+        finally:
+            self._calls -= 1
 
     @contextmanager
     def _admitted(self, pictures: int) -> Iterator[None]:
@@ -148,23 +157,8 @@ class Engine:
                     del jobs, result, results  # or the error would keep itself, and with it the pictures
         return results
 
-    def _teach(
-        self,
-        names: Sequence[str],
-        features: Floats,
-        small: Sequence[bytes] | None,
-        skipped: list[int] | None,
-    ) -> list[Category]:
-        self._check_room(Counter(names))
-        return self.recognizer.teach_features(names, features, small, skipped=skipped)
-
-    def _restore(self, backup: bytes) -> dict[str, int]:
-        self._check_room(self.recognizer.in_backup(backup))
-        return self.recognizer.restore(backup)
-
-    def _check_room(self, new: Mapping[str, int]) -> None:
+    def _check_room(self, known: Mapping[str, int], new: Mapping[str, int]) -> None:
         """Refuse categories and examples beyond the limits."""
-        known = {one.name: one.examples or 0 for one in self.recognizer.categories() if one.examples}
         if len(known.keys() | new.keys()) > max(self.limits.categories, len(known)):
             raise Problem(
                 409, f"at most {self.limits.categories} categories can be taught: forget some first"
@@ -190,13 +184,17 @@ class Engine:
     def _take(self) -> list[_Job]:
         """Return the pictures of the next pass, this thread's share; none once the engine is closed."""
         with self._changed:
-            while not self._jobs and not self._closed:
-                if not self._changed.wait(_IDLE) and not self._jobs:
-                    gc.collect()
-                    machine.give_back_freed_memory()  # what the largest pictures took
-                    self._changed.wait()
+            idle = not self._changed.wait_for(self._has_work, _IDLE)
+        if idle:
+            gc.collect()
+            machine.give_back_freed_memory()  # what the largest pictures took
+        with self._changed:
+            self._changed.wait_for(self._has_work)
             share = math.ceil(len(self._jobs) / len(self._threads))
             return [self._jobs.popleft() for _ in range(min(share, self.limits.batch))]
+
+    def _has_work(self) -> bool:
+        return bool(self._jobs) or self._closed
 
     def _answer(self, jobs: Sequence[_Job]) -> list[Any]:
         """Return the answers, the feature or the error of each picture."""

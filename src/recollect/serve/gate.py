@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from recollect.errors import one_line
 from recollect.serve import metrics
 from recollect.serve.logs import REQUESTS, timestamp
-from recollect.serve.problems import MEDIA_TYPE, Problem, busy
+from recollect.serve.problems import HEADERS, MEDIA_TYPE, Problem, busy
 from recollect.serve.settings import Limits, Settings
 
 Message = MutableMapping[str, Any]
@@ -23,16 +23,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 _log = logging.getLogger(__name__)
 _requests = logging.getLogger(REQUESTS)
 _SAFE = {"GET", "HEAD", "OPTIONS"}
-_HEADERS = {
-    b"cache-control": b"no-store",
-    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
-    b"cross-origin-opener-policy": b"same-origin",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
-    b"referrer-policy": b"no-referrer",
-    b"x-content-type-options": b"nosniff",
-    b"x-frame-options": b"DENY",
-}
+_HEADERS = {name.encode(): value.encode() for name, value in HEADERS.items()}
 _GONE = 499  # in the log: the client went away before its answer
 
 
@@ -79,7 +70,7 @@ class Gate:
         headers = {}
         for name, value in scope["headers"]:
             if name in headers and name in {b"host", b"origin", b"content-length"}:
-                raise Problem(HTTPStatus.BAD_REQUEST, f"the header {name.decode()} stands there twice")
+                raise Problem(HTTPStatus.BAD_REQUEST, f"the header {name.decode()} is given twice")
             headers[name] = value.decode("latin-1")
         host = headers.get(b"host", "")
         if not self._is_ours(host):
@@ -96,7 +87,9 @@ class Gate:
             return
         site = headers.get(b"sec-fetch-site", "none")
         origin = headers.get(b"origin")
-        if site not in {"none", "same-origin"} or (origin is not None and urlsplit(origin).netloc != host):
+        if site not in {"none", "same-origin"} or (
+            origin is not None and origin not in {f"http://{host}", f"https://{host}"}
+        ):
             raise Problem(HTTPStatus.FORBIDDEN, "requests from the pages of other sites are refused")
         length = headers.get(b"content-length", "0")
         if length.isdecimal() and int(length) > self._limits.body_mb << 20:

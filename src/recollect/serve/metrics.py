@@ -8,7 +8,7 @@ _FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where several worker processes write wha
 requests = Counter("recollect_requests", "Requests answered.", ["method", "route", "status"])
 seconds = Histogram(
     "recollect_request_seconds",
-    "From the first byte of a request's head to the end of its answer.",
+    "From the end of a request's head to the end of its answer.",
     ["route"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )

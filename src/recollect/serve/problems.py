@@ -23,6 +23,17 @@ from recollect.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
+# Of every answer.
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
 _LONGEST = 1000  # characters of a message, in which a client's own name may stand
 _STATUS = {
     MissingError: HTTPStatus.NOT_FOUND,

@@ -5,14 +5,19 @@ large one as long as it arrives at a modest rate; and as long to take its answer
 """
 
 import asyncio
+import json
+import logging
+import time
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from recollect.serve import metrics
-from recollect.serve.problems import MEDIA_TYPE, Problem, busy
+from recollect.serve.logs import REQUESTS, timestamp
+from recollect.serve.problems import HEADERS, MEDIA_TYPE, Problem, busy
 from recollect.serve.settings import Limits
 
+_requests = logging.getLogger(REQUESTS)
 RATE = 16 << 10  # bytes a second that a large request or answer must get through
 LONGEST_HEAD = 32 << 10  # bytes of request line and headers
 
@@ -62,8 +67,8 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Start to answer."""
-        self._in_head = False
         super().on_headers_complete()
+        self._in_head = False
 
     def on_message_complete(self) -> None:
         """Stop waiting: the request is here."""
@@ -101,8 +106,12 @@ class PatientProtocol(HttpToolsProtocol):
     def _expect(self) -> None:
         """Start to wait for a request."""
         self._bytes = 0
-        self._began = self.loop.time()
-        self._timer = self.loop.call_later(self.limits.patience, self._check)
+        self._mark()
+        self._timer = self.loop.call_later(self.limits.patience / 4, self._check)
+
+    def _mark(self) -> None:
+        """Remember that the client was fast enough until now."""
+        self._marked = self.loop.time(), self._bytes
 
     def _received(self) -> None:
         if self._timer is not None:
@@ -111,12 +120,17 @@ class PatientProtocol(HttpToolsProtocol):
 
     def _check(self) -> None:
         """Give up on a request that comes too slowly."""
-        deadline = self._began + self.limits.patience + self._bytes / RATE
-        left = self.limits.patience if self._answering() else deadline - self.loop.time()
-        if left > 0:
-            self._timer = self.loop.call_later(left, self._check)
+        moment, count = self._marked
+        took = self.loop.time() - moment
+        if self._answering() or self._bytes - count >= RATE * took:
+            self._mark()
+        elif took >= self.limits.patience:
+            self._timer = None
+            self._give_up()
             return
-        self._timer = None
+        self._timer = self.loop.call_later(self.limits.patience / 4, self._check)
+
+    def _give_up(self) -> None:
         metrics.refused.labels("slow").inc()
         self._refuse(Problem(408, "the request did not arrive in time"))
 
@@ -136,10 +150,14 @@ class PatientProtocol(HttpToolsProtocol):
                 "content-type": MEDIA_TYPE,
                 "content-length": len(content),
                 "connection": "close",
+                **HEADERS,
                 **problem.headers,
             }
             lines = [f"HTTP/1.1 {problem.status} ", *(f"{name}: {value}" for name, value in head.items())]
             self.transport.write("\r\n".join([*lines, "", ""]).encode() + content)
+            address = self.client[0] if self.client else None
+            words = {"time": timestamp(time.time()), "client": address, "status": problem.status}
+            _requests.info("%s", json.dumps({**words, "refused": problem.detail}))
         self.transport.close()
         self._close_in_time()
 

@@ -64,6 +64,7 @@ def configured(settings: Settings, log: dict[str, Any] | None = CONFIG) -> uvico
         log_config=log,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_worker_healthcheck=_STARTING,
         ssl_certfile=settings.tls_cert,

@@ -200,3 +200,8 @@ class ModelInfo(_Wire):
     weights_licence: str | None = Field(examples=["Apache-2.0"])
     pictures: int = Field(description="At most as many pictures in a call.", examples=[128])
     body_mb: int = Field(description="At most as many MiB in a call.", examples=[32])
+
+
+CHANGE_BODY = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": Change.model_json_schema()}}}
+}

@@ -61,6 +61,11 @@ class Settings:
             raise ConfigError("--tls-cert and --tls-key go together: give both, or neither")
         if self.workers > 1 and self.store == "memory:":
             raise ConfigError("--workers share what is taught through a file: name one with --store")
+        if self.limits.queue < self.limits.pictures or self.limits.memory_mb < self.limits.body_mb:
+            raise ConfigError(
+                "--queue must be at least --max-pictures, and --max-memory at least --max-body: or there "
+                "would never be room for the largest requests"
+            )
         if self.limits.megapixels * 1_000_000 > MOST_PIXELS:
             raise ConfigError(f"--max-megapixels is at most {MOST_PIXELS // 1_000_000}")
 

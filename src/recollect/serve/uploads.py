@@ -1,10 +1,12 @@
 """The pictures of a request: its raw body, or the parts of a form."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from fastapi import Request
-from starlette.datastructures import UploadFile
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from recollect.errors import PictureError
@@ -12,6 +14,7 @@ from recollect.serve.engine import Upload
 from recollect.serve.problems import Problem
 from recollect.serve.settings import Limits
 
+_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{1,70}")  # RFC 2046
 _LONGEST_FIELD = 4096  # bytes
 _LONGEST_FILE_NAME = 200
 
@@ -40,8 +43,12 @@ async def read_uploads(request: Request, limits: Limits) -> list[Named]:
 
 
 async def _form(request: Request, limits: Limits) -> list[Named]:
+    _, options = parse_options_header(request.headers["content-type"])
+    boundary = options.get(b"boundary", b"").decode("latin-1")
+    if not _BOUNDARY.fullmatch(boundary):
+        raise Problem(400, "the form has no usable boundary")
     parser = _InMemory(
-        request.headers,
+        Headers({"content-type": f'multipart/form-data; boundary="{boundary}"'}),  # and no other charset
         request.stream(),
         max_files=limits.pictures,
         max_fields=limits.pictures,
