@@ -625,8 +625,8 @@ def serve(
     model: Path | None = _argument(
         "MODEL", "A model file, a run folder, or imagenet, which is the default.", None
     ),
-    host: str = _option("ADDRESS", "Where to listen; 0.0.0.0 is every address.", default="127.0.0.1"),
-    port: int = _option("N", "Where to listen.", min=0, max=65535, default=8000),
+    host: str = _option("ADDRESS", "The address to listen on; 0.0.0.0 is every one.", default="127.0.0.1"),
+    port: int = _option("N", "The port to listen on.", min=0, max=65535, default=8000),
     workers: int = _option("N", "Worker processes; each loads the model.", min=1, max=64, default=1),
     token: str | None = _option(
         "TOKEN",
@@ -640,18 +640,22 @@ def serve(
     tls_cert: Path | None = _option("FILE", "Certificate for HTTPS, in PEM."),
     tls_key: Path | None = _option("FILE", "Private key of the certificate, in PEM."),
     max_body: int = _option("MIB", "Largest request.", min=1, default=32),
-    max_memory: int = _option("MIB", "Largest sum of all requests at a time.", min=1, default=256),
+    max_memory: int = _option("MIB", "Memory for the bodies of all requests together.", min=1, default=256),
     max_megapixels: int = _option("N", "Largest picture.", min=1, default=50),
     max_pictures: int = _option("N", "Most pictures in a request.", min=1, default=128),
     max_categories: int = _option("N", "Most taught categories.", min=0, default=10_000),
     max_examples: int = _option("N", "Most examples of a category.", min=1, default=1000),
     max_connections: int = _option("N", "Most connections to a worker.", min=1, default=1000),
     queue: int = _option(
-        "N", "Most pictures that a worker holds; beyond them it answers 503.", min=1, default=256
+        "N", "How many pictures may wait in a worker; more are refused with 503.", min=1, default=256
     ),
     batch: int = _option("N", "Most pictures in a pass of the extractor.", min=1, default=16),
     patience: float = _option(
-        "SECONDS", "How long a client may take to send a request.", min=0.1, max=3600, default=20.0
+        "SECONDS",
+        "How long a client may take to send a request or to take an answer.",
+        min=0.1,
+        max=3600,
+        default=20.0,
     ),
     store: Store = None,
     extractor: Extractor = None,

@@ -104,7 +104,10 @@ class Client:
         thumbnails: bool = False,
         skip_duplicates: bool = False,
     ) -> Category:
-        """Add a category from one or a few pictures, or more pictures to one that is known."""
+        """Add a category from one or a few pictures, or more pictures to one that is known.
+
+        Pictures that it was taught before count again, unless `skip_duplicates` leaves them out.
+        """
         skipped: list[int] | None = [] if skip_duplicates else None
         return self.teach_all({name: pictures}, thumbnails=thumbnails, skipped=skipped)[0]
 
@@ -273,8 +276,8 @@ class Client:
                 method, url, body=body, headers={**self._headers, **kind, **(headers or {})}
             )
         except urllib3.exceptions.HTTPError as error:
-            reason = getattr(error, "reason", None) or error
-            raise ServiceError(f"{self._url} does not answer: {brief(reason)}") from error
+            reason = brief(getattr(error, "reason", None) or error).rsplit(": ", 1)[-1]
+            raise ServiceError(f"{self._url} does not answer ({reason}): is it running?") from error
         if answer.status >= 300:
             raise self._refusal(answer.status, answer.data)
         return answer.data
@@ -286,6 +289,8 @@ class Client:
             detail, name = str(words["detail"]), words.get("error")
         except (ValueError, LookupError, TypeError, AttributeError):
             return ServiceError(f"{self._url} answers with status {status}: is it a service of recollect?")
+        if status == 401:
+            detail += "; the command line takes it from the environment variable RECOLLECT_TOKEN"
         kind = getattr(errors, name, None) if isinstance(name, str) else None
         if isinstance(kind, type) and issubclass(kind, RecollectError):
             return kind(detail)

@@ -7,6 +7,7 @@ import pytest
 from recollect.commands import demo
 from recollect.commands import serve as command
 from recollect.errors import ExtraError
+from recollect.modelfile import save_model
 from recollect.serve import run
 from recollect.serve.settings import Settings
 from recollect.system.disk import data_folder
@@ -56,3 +57,14 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     with pytest.raises(ExtraError, match=r"pip install 'recollect\[serve\]'"):
         command.serve(Settings(model=Path("imagenet")))
+
+
+def test_a_store_that_cannot_be_made_is_noticed_before_anything_is_served(refused, make_model, tmp_path):
+    model = tmp_path / "model.safetensors"
+    save_model(model, make_model())
+    (tmp_path / "note.txt").write_text("of another program", encoding="utf-8")
+    (tmp_path / "file").touch()
+    assert "not an SQLite file" in refused("serve", model, "--store", tmp_path / "note.txt", "--port", "0")
+    assert "cannot open the store" in refused(
+        "serve", model, "--store", tmp_path / "file" / "taught.sqlite", "--port", "0"
+    )

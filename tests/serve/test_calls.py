@@ -205,9 +205,11 @@ def test_the_model_is_described_without_a_path(service, recognizer, model):
     ("method", "path", "body", "status", "words"),
     [
         ("POST", "/v1/predict", b"", 422, "no picture was sent"),
-        ("POST", "/v1/predict", b"no picture", 422, "the picture: this is not a picture"),
-        ("POST", "/v1/predict?top=0", PICTURES[0], 422, "query.top"),
-        ("POST", "/v1/predict?among=few", PICTURES[0], 422, "query.among"),
+        ("POST", "/v1/predict", b"no picture", 422, "the body: this is not a picture"),
+        ("POST", "/v1/predict?top=0", PICTURES[0], 422, "in the query: 'top'"),
+        ("POST", "/v1/predict?top=x", PICTURES[0], 422, "'top' must be a whole number"),
+        ("POST", "/v1/predict?topp=1", PICTURES[0], 422, "no parameter 'topp' here: there are top, among"),
+        ("POST", "/v1/predict?among=few", PICTURES[0], 422, "in the query: 'among'"),
         ("POST", "/v1/predict?among=novel", PICTURES[0], 409, "there are no taught categories"),
         ("POST", "/v1/categories", PICTURES[0], 422, "what do the pictures show?"),
         ("POST", "/v1/categories?name=%20", PICTURES[0], 422, "a name that is not empty"),
@@ -220,13 +222,32 @@ def test_the_model_is_described_without_a_path(service, recognizer, model):
         ("GET", "/v1/explain/okapi", None, 404, "no category called 'okapi'"),
         ("POST", "/v1/taught", b"nothing of ours", 422, "this is not a backup"),
         ("GET", "/v1/nothing", None, 404, "there is nothing here"),
-        ("PUT", "/v1/predict", b"", 405, "Method Not Allowed"),
+        ("GET", "/v1/examples", None, 422, "'category' is missing"),
+        ("PUT", "/v1/predict", b"", 405, "has another method"),
     ],
 )
 def test_a_refusal_says_what_was_wrong(service, method, path, body, status, words):
     answer = service.call(method, path, body)
     assert answer.status == status
     assert words in answer.detail
+
+
+@pytest.mark.parametrize(
+    ("fields", "query", "words"),
+    [
+        ([("name", "a"), ("name", "b"), ("picture", PICTURES[0])], "", "no picture follows the name 'a'"),
+        ([("picture", PICTURES[0]), ("name", "a")], "?name=b", "no picture follows the name 'a'"),
+        ([("name", "a"), ("picture", PICTURES[0])], "?name=b", "in the query and in the form"),
+        ([("name", "a"), ("picture", "okapi.jpg")], "", "-F picture=@FILE"),
+        ([("name", "a"), ("photo", PICTURES[0])], "", "'photo' is not expected"),
+    ],
+)
+def test_forms_that_say_something_else_than_they_mean_are_refused(service, fields, query, words):
+    body, kind = form(*fields)
+    answer = service.call("POST", f"/v1/categories{query}", body, content_type=kind)
+    assert answer.status == 422
+    assert words in answer.detail
+    assert len(names(service)) == 7
 
 
 @pytest.mark.parametrize("body", [b'{"name": "a", "hidden": true}', b"{}", b'{"names": "a"}', b"[" * 60_000])

@@ -50,7 +50,7 @@ def same(found, expected):
 
 def test_its_methods_take_what_those_of_a_recogniser_take():
     theirs = {name for name, _ in inspect.getmembers(Recognizer, inspect.isfunction) if name[0] != "_"}
-    only_there = {"save", "scores", "predict_features", "teach_features"}
+    only_there = {"save", "scores", "predict_features", "teach_features", "make_store"}
     for name in theirs - only_there:
         ours = inspect.signature(getattr(Client, name)).parameters
         assert [*ours] == [*inspect.signature(getattr(Recognizer, name)).parameters], name
@@ -139,8 +139,10 @@ def test_bad_pictures_are_named_before_anything_is_sent(client, tmp_path):
 
 
 def test_what_cannot_be_reached_or_is_refused_says_so(guarded, client):
-    with pytest.raises(ServiceError, match="needs the header 'Authorization"):
+    with pytest.raises(ServiceError, match=r"this call needs a token.*RECOLLECT_TOKEN"):
         Client(guarded.url).forget("okapi")
+    with pytest.raises(ServiceError, match="the token is wrong"):
+        Client(guarded.url, "another token").forget("okapi")
     with pytest.raises(ServiceError, match="at most 4 pictures at once, and these are 5"):
         client.teach("okapi", PICTURES)
     with pytest.raises(ServiceError, match=r"http://127\.0\.0\.1:9 does not answer"):
@@ -222,6 +224,6 @@ def test_what_the_commands_print_names_the_service(run, guarded, monkeypatch, tm
 
 def test_a_service_that_refuses_is_one_line(refused, guarded, tmp_path):
     path = write_picture(tmp_path / "new.png", 9)
-    assert "needs the header 'Authorization" in refused("teach", "--server", guarded.url, "okapi", path)
+    assert "this call needs a token" in refused("teach", "--server", guarded.url, "okapi", path)
     assert "does not answer" in refused("predict", "--server", "http://127.0.0.1:9", path)
     assert "has a store" in refused("forget", "--server", guarded.url, "okapi", "--store", "a.sqlite")

@@ -138,9 +138,10 @@ def teach_text(result: dict[str, Any]) -> str:
             lines.append(f"  It is hidden, so it is never an answer. To undo this: {undo}")
         near = one["resembles"]
         if near and one["origin"] == "novel" and one["examples"] == one["added"]:
+            check = "Check both with `recollect check`; if" if result["model"] != result["store"] else "If"
             lines.append(
-                f"  Its pictures resemble '{near['category']}' ({percent(near['probability'])}). Check both "
-                f"with `recollect check`; if '{near['category']}' loses pictures, teach it more."
+                f"  Its pictures resemble '{near['category']}' ({percent(near['probability'])}). {check} "
+                f"'{near['category']}' loses pictures, teach it more."
             )
     kept = "by" if result["model"] == result["store"] else "in"
     return "\n".join([*lines, f"Kept {kept} {result['store']}"])

@@ -132,6 +132,13 @@ class Recognizer:
         self._seen: object = object()  # no state of any store
         self._refresh()
 
+    def make_store(self) -> None:
+        """Make the store's file now, if it is not there, instead of when something is first taught."""
+        with self._lock:
+            if self._later:
+                self._open_file()
+            self._refresh()
+
     def close(self) -> None:
         """Close the store; the recogniser cannot be used afterwards."""
         with self._lock:

@@ -54,9 +54,19 @@ def require_token(
     if token is not None and (
         given is None or not hmac.compare_digest(given.credentials.encode(), token.encode())
     ):
+        wrong = "the token is wrong" if given else "this call needs a token"
         raise Problem(
-            401, "this call needs the header 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": "Bearer"}
+            401, f"{wrong}: send the header 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": "Bearer"}
         )
+
+
+def require_known_parameters(request: Request) -> None:
+    """Refuse a parameter that the call does not have, such as a misspelt one."""
+    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            possible = f"there are {', '.join(known)}" if known else "there are none"
+            raise Problem(422, f"there is no parameter '{name[:100]}' here: {possible}")
 
 
 def _engine(request: Request) -> Engine:
@@ -65,8 +75,9 @@ def _engine(request: Request) -> Engine:
 
 
 EngineOf = Annotated[Engine, Depends(_engine)]
-public = APIRouter(prefix="/v1", responses=PROBLEMS)
-private = APIRouter(prefix="/v1", responses=PROBLEMS, dependencies=[Depends(require_token)])
+_checked = Depends(require_known_parameters)
+public = APIRouter(prefix="/v1", responses=PROBLEMS, dependencies=[_checked])
+private = APIRouter(prefix="/v1", responses=PROBLEMS, dependencies=[Depends(require_token), _checked])
 operation = APIRouter(tags=["operation"], responses=PROBLEMS)
 
 
@@ -131,6 +142,8 @@ async def teach(
     """
     given: list[tuple[str, Upload]] = []
     for one in await read_uploads(request, engine.limits):
+        if one.name is not None and name is not None:
+            raise Problem(422, "the name is in the query and in the form: send it in one of them")
         shown = one.name if one.name is not None else name
         if shown is None:
             raise Problem(422, "what do the pictures show? Send ?name=NAME, or 'name' before them in a form")
@@ -141,7 +154,7 @@ async def teach(
     return Lesson(base=len(taught) - novel, taught=novel, categories=taught, skipped=skipped)
 
 
-@private.delete("/categories/{name:path}", status_code=204)
+@private.delete("/categories/{name:path}", status_code=204, response_class=Response)
 async def forget(name: str, engine: EngineOf) -> None:
     """Forget a taught category, or what a base category was taught."""
     await engine.call(engine.recognizer.forget, name)
@@ -197,7 +210,7 @@ async def examples(category: Annotated[str, Query(max_length=1000)], engine: Eng
     return ExampleList(category=tidy(category), examples=kept)
 
 
-@private.delete("/examples/{number}", status_code=204)
+@private.delete("/examples/{number}", status_code=204, response_class=Response)
 async def forget_example(number: int, engine: EngineOf) -> None:
     """Forget one example; a category without examples is forgotten too."""
     await engine.call(engine.recognizer.forget_example, number)

@@ -40,6 +40,7 @@ def create_app(settings: Settings) -> Gate:
         device=settings.device,
         extractor=settings.extractor,
     )
+    recognizer.make_store()  # so that one that cannot be written is noticed now
     return Gate(_calls(settings, recognizer, threads), settings)
 
 

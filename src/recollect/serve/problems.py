@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import cast
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -99,16 +100,26 @@ async def of_ours(_: Request, error: Exception) -> Response:
 
 async def of_validation(_: Request, error: Exception) -> Response:
     """Answer a request whose parameters do not fit the description."""
-    first = error.errors()[0] if isinstance(error, RequestValidationError) else {}
-    place = ".".join(str(part) for part in first.get("loc", ()))
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{place}: {first.get('msg', error)}").response()
+    first = cast("RequestValidationError", error).errors()[0]
+    where, *names = map(str, first["loc"])
+    name = ".".join(names)
+    texts = {
+        "missing": f"'{name}' is missing",
+        "extra_forbidden": f"'{name}' is not expected",
+        "int_parsing": f"'{name}' must be a whole number",
+        "bool_parsing": f"'{name}' must be true or false",
+        "json_invalid": "this is not JSON",
+    }
+    words = first["msg"].removeprefix("Value error, ")
+    text = texts.get(first["type"], f"'{name}': {words}" if names else words)
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"in the {where}: {text}").response()
 
 
 async def of_http(_: Request, error: Exception) -> Response:
     """Answer a request for something that is not there, or with another method."""
-    if not isinstance(error, HTTPException):
-        raise error
-    detail = "there is nothing here: /v1/openapi.json lists every call"
-    if error.status_code != HTTPStatus.NOT_FOUND:
-        detail = error.detail
-    return Problem(error.status_code, detail, error.headers).response()
+    error = cast("HTTPException", error)
+    details = {
+        404: "there is nothing here: /v1/openapi.json lists every call",
+        405: "this call has another method: /v1/openapi.json lists every call",
+    }
+    return Problem(error.status_code, details.get(error.status_code, error.detail), error.headers).response()

@@ -17,7 +17,7 @@ from uvicorn.supervisors import Multiprocess
 
 from recollect.errors import ConfigError, brief
 from recollect.serve.logs import CONFIG
-from recollect.serve.settings import Settings
+from recollect.serve.settings import Settings, is_loopback
 
 _log = logging.getLogger(__name__)
 _KEEP_ALIVE = 15  # seconds that an idle connection is kept
@@ -36,12 +36,17 @@ def serve(settings: Settings) -> None:
         config = configured(settings)
         scheme = "https" if settings.tls_cert else "http"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        if settings.token and not settings.tls_cert and not is_loopback(settings.host):
+            _log.warning("without TLS, everyone on the network can read the token and the pictures")
+        if not several:
+            config.load()
         _log.info("%s is served at %s://%s:%d", settings.model, scheme, host, sock.getsockname()[1])
         # Uvicorn ends with the signal that it was sent; by then everything is answered, which is success.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         if not several:
             uvicorn.Server(config).run(sockets=[sock])
+            _log.info("stopped; everything that was accepted is answered")
             return
         supervisor = Multiprocess(config, sockets=[sock])
         supervisor.run()

@@ -35,7 +35,7 @@ async def read_uploads(request: Request, limits: Limits) -> list[Named]:
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         found = await _form(request, limits)
     else:
-        found = [Named(None, Upload(await request.body(), "the picture"))]
+        found = [Named(None, Upload(await request.body(), "the body"))]
     if not found or not all(one.upload.content for one in found):
         raise PictureError("no picture was sent: send its bytes as the body, or as 'picture' in a form")
     request.scope["recollect"] = {"pictures": len(found)}
@@ -67,10 +67,20 @@ async def _named(items: Sequence[tuple[str, str | UploadFile]]) -> list[Named]:
     name: str | None = None
     for field, value in items:
         if field == "name" and isinstance(value, str):
+            _require_pictures(found, name)
             name = value
         elif field == "picture" and isinstance(value, UploadFile):
             shown = (value.filename or "")[:_LONGEST_FILE_NAME] or f"picture {len(found) + 1}"
             found.append(Named(name, Upload(await value.read(), shown)))
+        elif field == "picture":
+            raise Problem(422, "'picture' is text, not a file: with curl, write -F picture=@FILE")
         else:
             raise Problem(422, f"the form's '{field[:100]}' is not expected: send 'picture' files and 'name'")
+    _require_pictures(found, name)
     return found
+
+
+def _require_pictures(found: Sequence[Named], name: str | None) -> None:
+    """Refuse a name in a form that no picture follows."""
+    if name is not None and (not found or found[-1].name is not name):
+        raise Problem(422, f"no picture follows the name '{name[:100]}'")

@@ -363,7 +363,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._explained(error) from error
         except (OSError, ValueError) as error:
-            raise StoreError(f"cannot open the store {self.path}: {error}") from error
+            raise StoreFailure(f"cannot open the store {self.path}: {error}") from error
 
     def _prepare(self) -> None:
         """Set the file up where it is new, and make sure that it is whole and belongs to this model."""
@@ -371,11 +371,11 @@ class SqliteStore:
         with self._connected() as connection:
             kept = connection.execute("SELECT format, fingerprint, width FROM about").fetchone()
         if kept is None or kept[0] != FORMAT:
-            raise StoreError(f"{self.path} was written by another version of recollect: use that version")
+            raise self._other_version()
         if self.owner == _ANY:
             self.owner = Owner(*kept[1:])
         if kept[1:] != (self.owner.fingerprint, self.owner.width):
-            raise StoreError(
+            raise StoreFailure(
                 f"the store {self.path} belongs to another model, or to an earlier state of this one: use "
                 "that model, or move the file away or choose another store, and teach again"
             )
@@ -393,7 +393,7 @@ class SqliteStore:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             if application != _APPLICATION and (tables or self.owner == _ANY):
-                raise StoreError(f"{self.path} is an SQLite file of another program: choose another store")
+                raise StoreFailure(f"{self.path} is an SQLite file of another program: choose another store")
             if not tables:
                 self._create()
         # Before anything else is asked of the file: a trigger or a view would be run.
@@ -444,7 +444,9 @@ class SqliteStore:
             if self._schema() != sorted(_SCHEMA_1):  # another process was faster
                 return
             if connection.execute("SELECT format FROM about").fetchone() != (1,):
-                raise StoreError(f"{self.path} was written by another version of recollect: use that version")
+                raise StoreFailure(
+                    f"{self.path} was written by another version of recollect: use that version"
+                )
             connection.create_function("checksum", -1, _checksum)
             connection.create_function("norm", 1, lambda feature: norm(self._floats([feature])[0]))
             try:
@@ -618,6 +620,9 @@ class SqliteStore:
                     return values.astype(np.float32, copy=False)
         raise self._damaged(f"an example is not {self.owner.width} finite numbers")
 
+    def _other_version(self) -> StoreFailure:
+        return StoreFailure(f"{self.path} was written by another version of recollect: use that version")
+
     def _replaced(self) -> StoreFailure:
         return StoreFailure(
             f"the store {self.path} was deleted or replaced while it was open: bring it back, or load the "
@@ -635,7 +640,7 @@ def require_files(path: Path) -> None:
     for end in ("", "-journal", "-wal", "-shm"):
         beside = Path(f"{os.path.realpath(path)}{end}")
         if beside.exists() and not beside.is_file():
-            raise StoreError(f"the store {path} cannot be opened: {beside} is not a regular file")
+            raise StoreFailure(f"the store {path} cannot be opened: {beside} is not a regular file")
 
 
 def copy_store(old: Path, new: Path) -> tuple[int, int]:
