@@ -27,6 +27,7 @@ from recollect.modelfile import save_model
 from serving import percentile, picture, started
 
 KILLS = min(int(os.environ.get("SOAK_KILLS", "50")), 50)
+BEFORE = 10 if KILLS >= 50 else 3  # seconds
 FUZZED = 4 * int(os.environ.get("SOAK_MUTATIONS", "2500"))
 CONNECTIONS = 10_000
 WORDS = ("--threads", "1")
@@ -120,7 +121,7 @@ def unharmed(service, what, *, refused=(), prompt=True):
     Without `prompt`, the good client may have to wait.
     """
     with Good(service) as before:
-        time.sleep(10)
+        time.sleep(BEFORE)
     memory = resident(service)
     with Good(service) as during:
         yield

@@ -100,19 +100,25 @@ def test_a_picture_that_cannot_be_read_does_not_reach_the_others_of_its_pass(ser
 
 
 def test_different_questions_share_a_pass_and_get_their_own_answers(service):
+    alone = service.call("POST", "/v1/predict?top=4", PICTURES[2]).json["predictions"][0]["answers"]
     held = Held(service.engine)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(ask, service, PICTURES[0])
         assert held.entered.wait(60)
-        calls = {"predict?top=1": 1, "predict?top=4": 4, "predict?among=novel": 0, "features": None}
-        others = {call: pool.submit(service.call, "POST", f"/v1/{call}", PICTURES[1]) for call in calls}
-        waiting(service, 4)
+        calls = {"predict?top=1": 1, "predict?top=4": 2, "predict?among=novel": 3, "features": 4}
+        others = {}
+        for count, (call, place) in enumerate(calls.items(), 1):
+            others[call] = pool.submit(service.call, "POST", f"/v1/{call}", PICTURES[place])
+            waiting(service, count)  # so that they come in this order
         held.released.set()
         assert first.result().status == 200
         found = {call: answer.result() for call, answer in others.items()}
     assert held.sizes == [1, 4]
     assert len(found["predict?top=1"].json["predictions"][0]["answers"]) == 1
-    assert len(found["predict?top=4"].json["predictions"][0]["answers"]) == 4
+    answers = found["predict?top=4"].json["predictions"][0]["answers"]
+    assert [one["category"] for one in answers] == [one["category"] for one in alone]
+    probabilities = [one["probability"] for one in alone]
+    assert [one["probability"] for one in answers] == pytest.approx(probabilities, rel=1e-4)
     assert found["predict?among=novel"].status == 409
     assert found["features"].json["width"] == 32
 
