@@ -217,3 +217,27 @@ def test_one_generator_is_compared_with_one_for_each_number_of_shots_as_measured
         assert row["shots"] < 5 or gaps[1]["mean"] > gaps[0]["mean"]
     assert f"{found['tasks']} tasks of validation categories" in PAGE
     assert "ρ came out as " + " and ".join(f"{one:.2f}" for one in found["fading"]) in PAGE
+
+
+def test_the_service_is_as_fast_as_its_page_says():
+    found = json.loads((RESULTS / "service.json").read_text(encoding="utf-8"))
+    page = " ".join((RESULTS.parent / "service.md").read_text(encoding="utf-8").split())
+    ready, small = found["imagenet"], found["small"]
+    assert f"takes {ready['extractor_per_second']} pictures a second" in page
+    for clients, one in ready["clients"].items():
+        row = [clients, one["requests_per_second"], f"{one['ratio']:.2f}"]
+        row += [f"{one['median_ms']:.0f} ms", f"{one['p99_ms']:.0f} ms"]
+        assert f"| {' | '.join(map(str, row))} |" in page
+    spent = {name: value / 1000 for name, value in ready["core_microseconds_at_64_clients"].items()}
+    words = {
+        "extractor": "the extractor",
+        "decoding": "decoding",
+        "scores_and_answers": "scores and answers",
+        "client": "the client that asks",
+        "everything_else": "all the rest",
+    }
+    parts = [f"{spent[name]:.1f} {text}" for name, text in words.items()]
+    told = f"{spent['all']:.1f} ms of core time: {', '.join(parts[:-1])}, and {parts[-1]}"
+    assert told in page
+    beside = f"{small['request_us'] / 1000:.1f} ms, {small['beside_the_extractor_us'] / 1000:.1f} ms more"
+    assert beside in page
