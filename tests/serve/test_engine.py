@@ -130,7 +130,10 @@ def test_a_full_queue_answers_503_and_says_when_to_try_again(model):
         assert held.entered.wait(60)
         second = pool.submit(ask, service, PICTURES[1])
         waiting(service, 1)
+        late = threading.Timer(20, held.released.set)  # if it is not refused, it must not wait for ever
+        late.start()
         refused = ask(service, PICTURES[2])
+        late.cancel()
         assert refused.status == 503
         assert refused.headers["retry-after"] == "1"
         assert "2 pictures are waiting" in refused.detail
