@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from types import TracebackType
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Self, cast, overload
 from urllib.parse import quote, urlencode, urlsplit
 
 import numpy as np
@@ -18,12 +18,9 @@ from PIL import Image
 
 from recollect import errors
 from recollect.errors import ArgumentError, PictureError, RecollectError, ServiceError, brief
-from recollect.images import Picture, are_many, own_name, read_pixels
-from recollect.recognition.results import Category, Duplicate, Example, Floats, Prediction
+from recollect.images import Array4d, Picture, Pictures, are_many, own_name, read_pixels
+from recollect.recognition.results import Among, Category, Duplicate, Example, Floats, Prediction
 
-Among = Literal["all", "base", "novel"]
-Array4d = np.ndarray[tuple[int, int, int, int], np.dtype[np.uint8]]
-Pictures = Array4d | Iterable[Picture]
 _AT_ONCE = 32  # pictures in a call that answers them one by one
 _RETRIES = 3  # when the service has no room
 
@@ -208,7 +205,7 @@ class Client:
             for call in self._each("predict", pictures, query)
             for one in call["predictions"]
         ]
-        return answers if _is_many(pictures) else answers[0]
+        return answers if are_many(pictures) else answers[0]
 
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return the base categories that a taught one leans on, or the categories it competes with."""
@@ -313,14 +310,9 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def _is_many(pictures: Picture | Pictures) -> bool:
-    """Tell many pictures from one; an open file, which is an iterator too, is one."""
-    return are_many(pictures) or (isinstance(pictures, Iterator) and not hasattr(pictures, "read"))  # type: ignore[arg-type]
-
-
 def _named(pictures: Picture | Pictures) -> Iterator[tuple[Picture, str]]:
     """Yield pictures with what errors call them."""
-    several = _is_many(pictures)
+    several = are_many(pictures)
     given = cast("Iterable[Picture]", pictures if several else [pictures])
     for number, picture in enumerate(given, 1):
         yield picture, own_name(picture) or (f"picture {number}" if several else "the picture")

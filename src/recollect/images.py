@@ -9,7 +9,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -44,6 +44,8 @@ class Tensor(Protocol):
 
 
 Picture = str | os.PathLike[str] | bytes | Readable | Image.Image | npt.NDArray[np.uint8] | Tensor
+Array4d = np.ndarray[tuple[int, int, int, int], np.dtype[np.uint8]]
+Pictures = Array4d | Iterable[Picture]
 
 _AVIF = features.check("avif")  # which Pillow reads only where it was built with it
 PICTURE_SUFFIXES = frozenset(
@@ -167,11 +169,16 @@ def thumbnail(picture: Picture, side: int = 96) -> bytes:
     return content.getvalue()
 
 
-def are_many(pictures: Picture | Sequence[Picture]) -> bool:
-    """Say whether these are many pictures: a sequence, or an array or tensor of four dimensions."""
+def are_many(pictures: Picture | Pictures) -> bool:
+    """Tell many pictures from one: a sequence, an iterator, or an array or tensor of four dimensions.
+
+    An open file, which is an iterator too, is one.
+    """
     if isinstance(pictures, np.ndarray) or _is_tensor(pictures):
         return pictures.ndim == 4
-    return isinstance(pictures, Sequence) and not isinstance(pictures, str | bytes | bytearray)
+    if isinstance(pictures, Sequence):
+        return not isinstance(pictures, str | bytes | bytearray)
+    return isinstance(pictures, Iterator) and not hasattr(pictures, "read")
 
 
 def own_name(picture: Picture) -> str | None:

@@ -24,7 +24,7 @@ class Described(NamedTuple):
     short_side: int | None
     attends: bool  # its generator pays attention to base categories
     says_unknown: bool
-    categories: Sequence[str]  # the base categories
+    categories: Sequence[str] | None  # the base categories; a service tells only what they are called now
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,8 @@ class Target:
         if self.server:
             with self._client() as client:
                 model = client.model
-                base = [one.name for one in client.categories() if one.origin == "base"]
             size, short_side = model.input["size"], model.input["short_side"]
-            return Described(size or 1, short_side, model.generator == "attention", model.says_unknown, base)
+            return Described(size or 1, short_side, model.generator == "attention", model.says_unknown, None)
         header = read_header(self.model)
         prepare = header.spec.preprocessing
         return Described(
@@ -107,11 +106,11 @@ class Target:
         return path
 
 
-def spellings(categories: Iterable[Category], base: Sequence[str]) -> dict[str, str]:
+def spellings(categories: Iterable[Category], base: Sequence[str] | None) -> dict[str, str]:
     """Return the names of categories by `fold`: a person need not spell them as the model does.
 
-    A renamed base category is found under its old name too; `base` are the names in the model.
+    A renamed base category is found under its old name too, if `base`, the names in the model, are known.
     """
     known = list(categories)
-    renamed = {fold(base[one.id]): one.name for one in known if one.origin == "base"}
+    renamed = {fold(base[one.id]): one.name for one in known if base and one.origin == "base"}
     return renamed | {fold(one.name): one.name for one in known}

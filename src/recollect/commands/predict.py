@@ -13,7 +13,7 @@ from rich.text import Text
 from recollect.commands import pictures
 from recollect.commands.opening import Target
 from recollect.commands.printing import PathText, common_folder, percent
-from recollect.recognition.recognizer import Among
+from recollect.recognition.results import Among
 from recollect.system.disk import replacing_file
 from recollect.system.progress import say
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeVar, cast, overload
+from typing import NamedTuple, Self, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,11 @@ from recollect.errors import (
     RecollectError,
     StoreError,
 )
-from recollect.images import Picture, are_many, own_name, read_pixels, thumbnail
+from recollect.images import Array4d, Picture, Pictures, are_many, own_name, read_pixels, thumbnail
 from recollect.modelfile import read_taught, require_replaceable
 from recollect.recognition.bundle import backup_of, read_backup, save_bundle, unpack
 from recollect.recognition.opening import store_file
-from recollect.recognition.results import Category, Duplicate, Example, Floats, Prediction, Scores
+from recollect.recognition.results import Among, Category, Duplicate, Example, Floats, Prediction, Scores
 from recollect.recognition.ridge import SolvedVectors
 from recollect.recognition.scoring import clearance, joint_scores, sigmoid, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, dots, lengths, mean, unit
@@ -51,9 +51,6 @@ from recollect.store import (
 )
 from recollect.system.forks import Lock
 
-Among = Literal["all", "base", "novel"]
-Array4d = np.ndarray[tuple[int, int, int, int], np.dtype[np.uint8]]
-Pictures = Array4d | Iterable[Picture]
 T = TypeVar("T")
 _KINDS = {"all": "categories", "base": "base categories", "novel": "taught categories"}
 _log = logging.getLogger(__name__)
@@ -421,7 +418,7 @@ class Recognizer:
             for features, *_ in self._batches(pictures)
             for answer in self._answers(features, top, among, unknown=unknown)
         ]
-        return answers if _is_many(pictures) else answers[0]
+        return answers if are_many(pictures) else answers[0]
 
     def predict_features(
         self, features: Floats, top: int = 5, among: Among = "all", *, unknown: bool = True
@@ -569,7 +566,7 @@ class Recognizer:
 
     def _batches(self, pictures: Picture | Pictures) -> Iterator[tuple[Floats, list[Picture], list[str]]]:
         """Yield the features (n, d) of a few pictures at a time, with these and what errors call them."""
-        several = _is_many(pictures)
+        several = are_many(pictures)
         total = 1 if not several else len(pictures) if isinstance(pictures, Sized) else None
         rest = cast("Iterator[Picture]", iter(pictures if several else [pictures]))  # type: ignore[arg-type]
         prepare, done = self._spec.preprocessing, 0
@@ -787,11 +784,6 @@ def _joint(
         scores[:, own] = np.maximum(scores[:, own], scores[:, base.shape[1] + other])
     asked, categories = columns.choice(among)
     return np.take(scores, asked, axis=1), categories
-
-
-def _is_many(pictures: Picture | Pictures) -> bool:
-    """Tell many pictures from one; an open file, which is an iterator too, is one."""
-    return are_many(pictures) or (isinstance(pictures, Iterator) and not hasattr(pictures, "read"))  # type: ignore[arg-type]
 
 
 def _check_answers(top: int, among: str) -> None:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 Origin = Literal["base", "novel"]
+Among = Literal["all", "base", "novel"]  # the categories to choose from
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import ValidationError
 
 from recollect.errors import MissingError
-from recollect.recognition.recognizer import Among, Recognizer
-from recollect.recognition.results import Category, Duplicate
+from recollect.recognition.recognizer import Recognizer
+from recollect.recognition.results import Among, Category, Duplicate
 from recollect.serve import metrics
 from recollect.serve.engine import Engine, Question, Upload
 from recollect.serve.problems import Problem

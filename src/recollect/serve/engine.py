@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from recollect.images import read_pixels, thumbnail
 from recollect.model.spec import Preprocessing
-from recollect.recognition.recognizer import Among, Recognizer
-from recollect.recognition.results import Category, Floats, Prediction
+from recollect.recognition.recognizer import Recognizer
+from recollect.recognition.results import Among, Category, Floats, Prediction
 from recollect.serve import metrics
 from recollect.serve.problems import Problem, busy
 from recollect.serve.settings import Limits

@@ -4,7 +4,8 @@ import os
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 
-_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where several worker processes write what they count
+from recollect.serve.settings import METRICS_FOLDER
+
 requests = Counter("recollect_requests", "Requests answered.", ["method", "route", "status"])
 seconds = Histogram(
     "recollect_request_seconds",
@@ -24,7 +25,7 @@ refused = Counter("recollect_refused", "Requests refused for want of room.", ["r
 
 def page() -> bytes:
     """Return all figures, those of other worker processes included."""
-    if _FOLDER in os.environ:
+    if METRICS_FOLDER in os.environ:
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
@@ -33,5 +34,5 @@ def page() -> bytes:
 
 def close() -> None:
     """Take this process out of the figures that count what is going on now."""
-    if _FOLDER in os.environ:
+    if METRICS_FOLDER in os.environ:
         multiprocess.mark_process_dead(os.getpid())  # type: ignore[no-untyped-call]

@@ -17,12 +17,11 @@ from uvicorn.supervisors import Multiprocess
 
 from recollect.errors import ConfigError, brief
 from recollect.serve.logs import CONFIG
-from recollect.serve.settings import Settings, is_loopback
+from recollect.serve.settings import METRICS_FOLDER, Settings, is_loopback
 
 _log = logging.getLogger(__name__)
 _KEEP_ALIVE = 15  # seconds that an idle connection is kept
 _STARTING = 120  # seconds after which a worker that does not respond is started again
-_METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def serve(settings: Settings) -> None:
@@ -32,7 +31,7 @@ def serve(settings: Settings) -> None:
     with ExitStack() as stack:
         sock = stack.enter_context(_listening(settings))
         if several:  # before the figures are made
-            os.environ[_METRICS_FOLDER] = stack.enter_context(tempfile.TemporaryDirectory())
+            os.environ[METRICS_FOLDER] = stack.enter_context(tempfile.TemporaryDirectory())
         config = configured(settings)
         scheme = "https" if settings.tls_cert else "http"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host

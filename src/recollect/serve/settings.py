@@ -8,6 +8,7 @@ from recollect.errors import ConfigError
 from recollect.images import MOST_PIXELS
 
 TOKEN_VARIABLE = "RECOLLECT_TOKEN"  # noqa: S105 -- its name, not a token
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the variable with the place where worker processes count
 _SHORTEST_TOKEN = 16
 
 
