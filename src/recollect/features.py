@@ -1,9 +1,11 @@
 """`FeatureSet`: an `ImageSet` after the extractor, kept on disk under weights, data and preprocessing."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,14 +14,15 @@ from torch import Tensor
 from recollect.data.arrays import Rows
 from recollect.data.augment import Augmentation
 from recollect.data.imageset import ImageSet, batches, digest
-from recollect.errors import StorageError
+from recollect.errors import ModelError, StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint
-from recollect.system.disk import cache_folder, replacing_file, require_regular
+from recollect.system.disk import cache_folder, clear_write_errors, locked, replacing_file, require_regular
 from recollect.system.progress import bar
 
 log = logging.getLogger(__name__)
 FEATURE_VERSION = 1
+_CHUNK = 4096  # pictures whose features are written at a time
 _BATCH_PIXELS = 256 * 32 * 32  # of one batch through the extractor: enough to keep it busy, little memory
 
 
@@ -74,6 +77,54 @@ def cached_features(model: Model, images: ImageSet) -> FeatureSet:
     except StorageError as error:
         log.warning("features are not cached: %s", error)
     return extracted
+
+
+def mapped_features(
+    model: Model, images: ImageSet, advance: Callable[[int], None] = lambda _: None
+) -> FeatureSet:
+    """Return the features of `images`, float16, in a file that is mapped: neither has to fit into memory.
+
+    The file grows by whole chunks, which are on disk before the next one begins, so that work that was
+    interrupted goes on with the last one. `advance` is that of `extract`.
+    """
+    key = digest(FEATURE_VERSION, "float16", fingerprint(model), images.content_key())
+    folder = cache_folder() / "features" / key
+    path, growing = folder / "features.f16", folder / "features.growing"
+    row = 2 * model.width
+    if not (path.is_file() and path.stat().st_size == row * len(images)):
+        with locked(folder), clear_write_errors(path):
+            done = _interrupted_chunks(growing, row) * _CHUNK
+            advance(done)
+            with growing.open("ab") as file:
+                for rows in batches(len(images), _CHUNK):
+                    if rows[0] >= done:
+                        some = replace(images, rows=images.rows[rows], labels=images.labels[rows])
+                        file.write(_half(extract(model, some, advance).features).numpy().tobytes())
+                        file.flush()
+                        os.fsync(file.fileno())
+            growing.replace(path)
+    require_regular(path)
+    # Private to this process: torch wants writable memory, and nothing that it writes reaches the file.
+    mapped = np.memmap(path, np.float16, mode="c", shape=(len(images), model.width))
+    return _labelled(torch.from_numpy(mapped), images)
+
+
+def _half(features: Tensor) -> Tensor:
+    """Return features in half precision; refuse those that it cannot hold."""
+    halved = features.half()
+    if not halved.isfinite().all():
+        raise ModelError("features are not finite, or above 65504: lower the learning rate of stage 1")
+    return halved
+
+
+def _interrupted_chunks(growing: Path, row: int) -> int:
+    """Return how many chunks an interrupted file has for sure: all but the last one, which is cut off."""
+    if not growing.exists():
+        return 0
+    require_regular(growing)
+    chunks = max(0, growing.stat().st_size // (_CHUNK * row) - 1)
+    os.truncate(growing, chunks * _CHUNK * row)
+    return chunks
 
 
 def augmented_views(

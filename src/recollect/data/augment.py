@@ -1,26 +1,89 @@
-"""Augmentation of whole batches: zero padding, random crop, horizontal flip; smaller pictures."""
+"""Augmentation of whole batches: random crops, of one size or resized, flips, colours; smaller pictures.
+
+Crops are cut from pictures as they were decoded, once, to a square: of ImageNet that is the centre of the
+picture, and not the whole of it, from which the authors of published recipes cut.
+"""
 
 from dataclasses import dataclass
+from math import log
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+AREA = 0.08, 1.0  # of a picture that a resized crop shows
+RATIO = 4 / 3  # the most of its width to its height, or the other way round
+_GREY = torch.tensor([0.299, 0.587, 0.114])
+
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Pad by `pad` pixels, crop back to the picture's size at random, mirror every second picture."""
+    """Pad by `pad` pixels, crop back to the picture's size at random, mirror every second picture.
+
+    With `crops`, a random part of each picture is enlarged instead; `jitter` changes brightness, contrast and
+    saturation, each by a factor in 1 ± jitter.
+    """
 
     pad: int
     flip: bool
+    crops: bool = False
+    jitter: float = 0.0
 
     def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
         """Return augmented pixels: uint8 (n, size, size, 3) → the same shape."""
+        if not (self.crops or self.jitter):
+            return self._padded_crop(pixels, generator)
+        cut = self._resized_crop(pixels, generator) if self.crops else self._padded_crop(pixels, generator)
+        values = cut.float()
+        if self.jitter:
+            factors = 1 + self.jitter * (2 * torch.rand(3, len(pixels), generator=generator) - 1)
+            values = change_colours(values, *factors)
+        return values.round_().clamp_(0, 255).to(torch.uint8)
+
+    def _resized_crop(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
+        """Cut 8 to 100 % of each picture's area, of sides 3:4 to 4:3, and enlarge it to the whole size."""
+        count = len(pixels)
+        area = torch.empty(count).uniform_(*AREA, generator=generator)
+        ratio = torch.empty(count).uniform_(-log(RATIO), log(RATIO), generator=generator).exp()
+        sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1).clamp(max=1)
+        corner = torch.rand(count, 2, generator=generator) * (1 - sides)
+        mirrored = torch.rand(count, generator=generator) < (0.5 if self.flip else 0.0)
+        return resized_crop(pixels, corner, sides, mirrored)
+
+    def _padded_crop(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
         count = len(pixels)
         top = torch.randint(0, 2 * self.pad + 1, (count, 1), generator=generator)
         left = torch.randint(0, 2 * self.pad + 1, (count, 1), generator=generator)
         mirrored = torch.rand(count, 1, generator=generator) < (0.5 if self.flip else 0.0)
         return crop(pixels, self.pad, top, left, mirrored)
+
+
+def resized_crop(pixels: Tensor, corner: Tensor, sides: Tensor, mirrored: Tensor) -> Tensor:
+    """Enlarge a part of each picture to the whole size: uint8 (n, h, w, 3) → float, the same shape.
+
+    `corner` and `sides` (n, 2) are of the left upper corner and of width and height, in parts of the picture.
+    """
+    centre = 2 * corner + sides - 1  # in −1 … 1, as `affine_grid` counts
+    theta = torch.zeros(len(pixels), 2, 3)
+    theta[:, 0, 0] = torch.where(mirrored, -sides[:, 0], sides[:, 0])
+    theta[:, 1, 1] = sides[:, 1]
+    theta[:, :, 2] = centre
+    planes = pixels.permute(0, 3, 1, 2).float()
+    grid = F.affine_grid(theta, list(planes.shape), align_corners=False)
+    cut = F.grid_sample(planes, grid, padding_mode="border", align_corners=False)
+    return cut.permute(0, 2, 3, 1).contiguous()
+
+
+def change_colours(values: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
+    """Multiply brightness, then contrast, then saturation of each picture: values (n, h, w, 3), factors (n,).
+
+    Contrast is that to the picture's mean grey, saturation that to each pixel's own grey.
+    """
+    values = (values * brightness.view(-1, 1, 1, 1)).clamp_(0, 255)
+    mean = (values @ _GREY).mean(dim=(1, 2)).view(-1, 1, 1, 1)
+    values = torch.lerp(mean, values, contrast.view(-1, 1, 1, 1)).clamp_(0, 255)
+    grey = (values @ _GREY).unsqueeze(-1)
+    return torch.lerp(grey, values, saturation.view(-1, 1, 1, 1)).clamp_(0, 255)
 
 
 def shrink(pixels: Tensor, size: int) -> Tensor:

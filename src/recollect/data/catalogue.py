@@ -29,11 +29,11 @@ def load_data(
     """Read the data set that `data` names, decoding each picture once unless that takes over `cache_gb`."""
     kind, path = _parts(data)
     if kind == "glyphs":
-        if size not in {None, glyphs.SIZE} or split is not None:
+        if size not in {None, glyphs.SIZE} or (split is not None and split.isdecimal()):
             raise DataError(
                 f"glyphs have a fixed size of {glyphs.SIZE} and a fixed split: leave --size and --split out"
             )
-        return glyphs.load()
+        return glyphs.load(split=split)
     if kind not in _LOADERS:
         known = ", ".join(["glyphs", *(f"{name}:PATH" for name in _LOADERS)])
         raise DataError(f"'{data}' is not a known data set: DATA is one of {known}, or a folder")

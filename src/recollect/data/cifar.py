@@ -15,7 +15,7 @@ from recollect.data.arrays import Pixels
 from recollect.data.files import Files, open_files
 from recollect.data.imageset import CACHE_GB, Library, cached_library, decode, described, digest, require_room
 from recollect.data.pickles import as_text, read_record
-from recollect.data.splits import Held, Reserved, Split, split_pictures
+from recollect.data.splits import Held, Reserved, Split, own_split, split_pictures
 from recollect.errors import DataError
 from recollect.images import read_pixels
 from recollect.system.progress import track
@@ -56,11 +56,11 @@ def load(
 
     The official releases, cifar-100-python and cifar-100-binary, are read as well, packed or not.
     """
-    if split is not None:
-        raise DataError("cifar-fs has a published split of its own: leave --split out")
     files = open_files(path)
     words = _published()
     known = {*words["train"], *words["val"], *words["test"]}
+    published = Reserved(tuple(words["val"]), tuple(words["test"]))
+    reserved = own_split("cifar-fs", published, split, sorted(known))
     release = _release_in(files)
     if release is None:
         library = _from_pictures(files, known, size or SIZE, cache_gb, skip_bad=skip_bad)
@@ -70,7 +70,6 @@ def load(
     if lost:
         raise DataError(f"{path} has no picture of '{min(lost)}' that can be read")
     test_rows = [row for row, name in enumerate(library.names) if PurePosixPath(name).parts[-3] == "test"]
-    reserved = Reserved(tuple(words["val"]), tuple(words["test"]))
     return split_pictures(library, reserved, lambda _: Held(VAL_PICTURES, 0), flips=True, test_rows=test_rows)
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from recollect.data.imageset import cached_library, digest
-from recollect.data.splits import Held, Reserved, Split, split_pictures
+from recollect.data.splits import Held, Reserved, Split, own_split, split_pictures
 from recollect.errors import DataError
 from recollect.system.progress import track
 
@@ -252,8 +252,8 @@ def _colours(
     return ground + ramp, ink, stray
 
 
-def load(seed: int = 0) -> Split:
-    """Render the data set, or find it in the cache."""
+def load(seed: int = 0, split: str | None = None) -> Split:
+    """Render the data set, or find it in the cache; a JSON `split` reserves other categories."""
     counts = dict.fromkeys(BASE, BASE_PICTURES) | dict.fromkeys((*VALIDATION, *TEST), OTHER_PICTURES)
     categories = tuple(counts)
 
@@ -274,4 +274,5 @@ def load(seed: int = 0) -> Split:
     key = digest("glyphs", VERSION, seed, counts, asdict(VARIATION))
     library, _ = cached_library(key, SIZE, build)
     held = Held(HELD_PICTURES, HELD_PICTURES)
-    return split_pictures(library, Reserved(VALIDATION, TEST), lambda _: held, flips=False)
+    reserved = own_split("glyphs", Reserved(VALIDATION, TEST), split, categories)
+    return split_pictures(library, reserved, lambda _: held, flips=False)

@@ -15,7 +15,7 @@ from recollect.data.arrays import Pixels, Rows
 from recollect.data.files import Files, open_files
 from recollect.data.imageset import CACHE_GB, Library, cached_library, decode, described, digest, require_room
 from recollect.data.pickles import as_text, read_record
-from recollect.data.splits import Held, Reserved, Split, split_pictures
+from recollect.data.splits import Held, Reserved, Split, own_split, split_pictures
 from recollect.errors import DataError
 from recollect.images import read_pixels
 from recollect.model.spec import Preprocessing
@@ -61,12 +61,15 @@ def load(
     in their category alone, so it is the same in all layouts. At every size the published mean and
     deviation are used, not those of this copy.
     """
-    if split is not None:
-        raise DataError("mini-imagenet has a published split of its own: leave --split out")
     files = open_files(path)
     layout, found = _recognise(files)
     if layout.unpack is None:
-        parts = _from_tables(files, found, size or SIZE, cache_gb, skip_bad=skip_bad)
+        parts = _from_tables(files, found, size or SIZE, cache_gb, split, skip_bad=skip_bad)
+    elif split is not None:
+        raise DataError(
+            f"{path} holds mini-ImageNet as pickles, which are split as published: leave --split out, or use "
+            "the release with pictures and CSV files"
+        )
     else:
         parts = _from_pickles(files, found, layout.unpack, size or SIZE, cache_gb)
     if len(parts.categories) < 2:
@@ -119,7 +122,7 @@ def _only(files: Files, names: Sequence[str]) -> str:
 
 
 def _from_tables(
-    files: Files, tables: Mapping[str, str], size: int, cache_gb: float, *, skip_bad: bool
+    files: Files, tables: Mapping[str, str], size: int, cache_gb: float, split: str | None, *, skip_bad: bool
 ) -> Split:
     """Decode the pictures that CSV files list."""
     listed = _listed(files, tables)
@@ -136,7 +139,8 @@ def _from_tables(
     lost = {*category_of.values()} - {*library.categories}
     if lost:
         raise DataError(f"{files.path} has no picture of '{min(lost)}' that can be read")
-    reserved = Reserved(categories["val"], categories["test"])
+    published = Reserved(categories["val"], categories["test"])
+    reserved = own_split("mini-imagenet", published, split, library.categories)
     return split_pictures(_with_published(library), reserved, held_twelfth, flips=True)
 
 

@@ -39,6 +39,7 @@ class Split:
     test: ImageSet | None
     flips: bool  # whether a mirrored picture still is of its category
     queries: int = 15  # of each novel category in a task, where a call does not say
+    set_aside: frozenset[int] = frozenset()  # rows of pictures that the data set itself keeps for testing
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -91,7 +92,7 @@ def split_pictures(
     test: list[int] = []
     for category in base:
         own = [row for row in rows_of[category] if row not in official]
-        own.sort(key=lambda row: _draw("/".join(library.names[row].split("/")[-2:])))
+        own.sort(key=lambda row: drawn("/".join(library.names[row].split("/")[-2:])))
         count = held(len(own))
         apart = [row for row in rows_of[category] if row in official] or own[
             count.val : count.val + count.test
@@ -113,6 +114,7 @@ def split_pictures(
         val=_whole(library, rows_of, reserved.val),
         test=_whole(library, rows_of, reserved.test),
         flips=flips,
+        set_aside=frozenset(official),
     )
 
 
@@ -125,7 +127,7 @@ def parse_split(split: str | None, categories: Sequence[str]) -> Reserved:
     if split is None:
         return Reserved()
     if split.isdecimal():
-        order = sorted(categories, key=lambda name: _draw(f"{split}/{name}"))
+        order = sorted(categories, key=lambda name: drawn(f"{split}/{name}"))
         val, test = max(1, round(0.16 * len(order))), max(1, round(0.2 * len(order)))
         return Reserved(tuple(sorted(order[:val])), tuple(sorted(order[val : val + test])))
     words = _read_split(split)
@@ -136,6 +138,17 @@ def parse_split(split: str | None, categories: Sequence[str]) -> Reserved:
         if names.count(name) > 1:
             raise DataError(f"--split {split} names '{name}' twice: a category is in val or in test, once")
     return Reserved(words.val, words.test)
+
+
+def own_split(data: str, published: Reserved, split: str | None, categories: Sequence[str]) -> Reserved:
+    """Return what a data set's published split reserves, or what a JSON file for --split names instead."""
+    if split is None:
+        return published
+    if split.isdecimal():
+        raise DataError(
+            f"{data} has a published split of its own: leave --split out, or name categories in a JSON file"
+        )
+    return parse_split(split, categories)
 
 
 def inline_split(split: str | None) -> str | None:
@@ -185,6 +198,6 @@ def _whole(library: Library, rows_of: dict[str, list[int]], categories: Sequence
     return library.select([row for category in categories for row in rows_of[category]], categories)
 
 
-def _draw(name: str) -> bytes:
+def drawn(name: str) -> bytes:
     """Return a number drawn by the name alone: sorting by it shuffles the same way everywhere."""
     return hashlib.sha256(name.encode(errors="surrogateescape")).digest()

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from recollect.data.arrays import Pixels
 from recollect.data.augment import Augmentation, shrink
@@ -18,6 +17,7 @@ from recollect.errors import ConfigError
 from recollect.model.model import Model
 from recollect.training.config import Config, SmallFirst, StageOne
 from recollect.training.loop import Stage
+from recollect.training.losses import stage_one_loss
 from recollect.training.selection import Judgement
 
 Ints = npt.NDArray[np.int64]
@@ -38,6 +38,7 @@ class BaseClassification(Stage):
         self.batches = BalancedBatches(self.images.labels, config.stage1.batch, config.seed)
         self.augmentation = augmentation(split, config.stage1)
         self.small = small_pictures(model, config.stage1)
+        self.loss_kind = config.stage1.loss
         self.judgement = Judgement(split, (1,), config)
         self._pictures = PicturesByStep(self.images, self.batches.__getitem__)
 
@@ -52,8 +53,10 @@ class BaseClassification(Stage):
         pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)
         targets = torch.from_numpy(self.images.labels[rows]).to(device)
         self.model.train()
-        scores = self.model.classifier(self._features(pixels, step))
-        return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
+        features = self._features(pixels, step)
+        scores = self.model.classifier(features)
+        loss = stage_one_loss(self.loss_kind, scores, targets, features)
+        return loss, (scores.argmax(1) == targets).float().mean()
 
     def _features(self, pixels: Tensor, step: int) -> Tensor:
         """Return the features of a batch; W_base stays the same when pictures become larger."""
@@ -81,14 +84,14 @@ class BaseClassification(Stage):
 
 
 def augmentation(split: Split, recipe: StageOne) -> Augmentation:
-    """Return the augmentation of training pictures: a padded crop, and a flip where that changes nothing."""
+    """Return the augmentation of training pictures: a crop, and a flip where that changes nothing."""
     size = split.base_train.size
     pad = max(1, size // 10) if recipe.pad is None else recipe.pad
     if pad >= size:
         raise ConfigError(
             f"stage1.pad={pad} leaves nothing of pictures of {size}×{size}: use less than {size}"
         )
-    return Augmentation(pad, split.flips)
+    return Augmentation(pad, split.flips, recipe.crops, recipe.jitter)
 
 
 def small_pictures(model: Model, recipe: StageOne) -> SmallFirst | None:
