@@ -157,6 +157,10 @@ class TaskSampler:
         blocks = [self._block(shape, _BLOCK, rng) for _ in range(0, tasks, _BLOCK)]
         return Tasks(*(torch.from_numpy(np.concatenate(part)[:tasks]) for part in zip(*blocks, strict=True)))
 
+    def one(self, shape: TaskShape, seed: int | Sequence[int]) -> Tasks:
+        """Draw one task: for tasks so large that every one has a seed of its own."""
+        return Tasks(*(torch.from_numpy(part) for part in self._block(shape, 1, np.random.default_rng(seed))))
+
     def _block(self, shape: TaskShape, tasks: int, rng: np.random.Generator) -> tuple[Ints, ...]:
         order = rng.random((tasks, len(self.novel.names))).argsort(axis=1)
         ways = order[:, : shape.ways]
