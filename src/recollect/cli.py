@@ -692,10 +692,12 @@ def store_copy(
 
 @_command()
 def reproduce(
-    what: Literal["table1", "table2", "figure-tsne"] = _argument(
-        "TABLE", "What to reproduce: table1, table2 or figure-tsne."
+    what: Literal["table1", "table2", "table3", "figure-tsne"] = _argument(
+        "TABLE", "What to reproduce: table1, table2, table3 or figure-tsne."
     ),
-    data: str = _argument("DATA", "glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH."),
+    data: str = _argument(
+        "DATA", "glyphs, or cifar-fs:PATH, mini-imagenet:PATH, omniglot:PATH, imagenet:PATH."
+    ),
     minutes: Minutes = None,
     seeds: int = _option("N", "Trainings of every row.", min=1, default=1),
     extractors: str | None = _option(
@@ -710,6 +712,12 @@ def reproduce(
     note: str | None = _option("TEXT", "A remark for the page, such as what else the machine did meanwhile."),
     tasks: int | None = _option("N", "How many tasks (table1: 2000, table2: 600).", min=2),
     queries: Queries = None,
+    split: Path | None = _option(
+        "FILE", "table3: a JSON file with base_val, base_test, novel_val, novel_test, or the published one."
+    ),
+    methods: str | None = _option("NAMES", "Rows of table3, such as attention,logistic."),
+    draws: int | None = _option("N", "table3: how many draws of examples (100).", min=2),
+    shots: str | None = _option("LIST", "table3: numbers of examples (1,2,5,10,20)."),
     settings: Settings = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -718,8 +726,10 @@ def reproduce(
     from recollect.commands.reproduce import reproduce as run
 
     wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
-    names = None if extractors is None else extractors.split(",")
-    made = run(what, data, out, settings or [], device, threads, extractors=names, note=note, **wishes)
+    own = {"methods": methods, "split": split, "draws": draws, "shots": shots}
+    made = run(
+        what, data, out, settings or [], device, threads, extractors=extractors, note=note, **wishes, **own
+    )
     _print(made, lambda result: str(result["made"]))
 
 

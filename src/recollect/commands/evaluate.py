@@ -44,7 +44,7 @@ def evaluate(
     method = find_method(read_header(model).method)
     if curve and not method.joint:
         raise RecollectError(f"--plot: {method.title} do not score base categories, so there is no curve")
-    numbers = None if shots is None else _numbers(shots)
+    numbers = None if shots is None else parse_shots(shots)
     machine.prepare(threads)
     kept: dict[int, Any] = {}
     report = evaluation_report(model, data, shots=numbers, keep=kept if curve else None, by=method, **options)
@@ -76,7 +76,8 @@ def draw_curve(path: Path, report: dict[str, Any], kept: dict[int, Any]) -> None
     say(f"wrote {path}")
 
 
-def _numbers(text: str) -> list[int]:
+def parse_shots(text: str) -> list[int]:
+    """Return the numbers of --shots."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:

@@ -1,4 +1,4 @@
-"""The low-shot benchmark of Hariharan & Girshick: which categories are base and novel, and which half each is in.
+"""The low-shot benchmark of Hariharan & Girshick: its base and novel categories, and which half each is in.
 
 One half of either kind is for choosing hyper-parameters (`val`), the other for the result (`test`). All base
 categories are trained on; a half has the pictures of its own base and novel categories.
@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
 
 from recollect.data.arrays import Rows
@@ -19,6 +20,7 @@ from recollect.data.splits import Part, Split, drawn
 from recollect.errors import DataError, listed
 from recollect.model.spec import Value
 
+Chosen = npt.NDArray[np.bool_]  # of some pictures
 GROUPS = ("base_val", "base_test", "novel_val", "novel_test")
 # ImageNet's proportions, in which other data are split.
 _BASE_SHARE, _BASE_VAL_SHARE, _NOVEL_VAL_SHARE = 389 / 1000, 193 / 389, 300 / 611
@@ -177,7 +179,7 @@ def half_of(split: Split, groups: Groups, part: Part, most: int) -> Half:
     return Half(columns, base, _where(novel, ~asked), _where(novel, asked))
 
 
-def _share(images: ImageSet, count: int) -> Rows:
+def _share(images: ImageSet, count: int) -> Chosen:
     """Return which pictures are asked: `count` of each category, at most half of them, always the same."""
     chosen = np.zeros(len(images), bool)
     rng = np.random.default_rng(0)
@@ -187,5 +189,5 @@ def _share(images: ImageSet, count: int) -> Rows:
     return chosen
 
 
-def _where(images: ImageSet, chosen: Rows) -> ImageSet:
+def _where(images: ImageSet, chosen: Chosen) -> ImageSet:
     return replace(images, rows=images.rows[chosen], labels=images.labels[chosen])

@@ -24,6 +24,7 @@ TOP = (5, 1)
 FIGURES = ("novel", "all", "prior")
 DRAWS = 100
 PRIORS = tuple(number / 100 for number in range(1, 100))  # of which μ is chosen
+_CPU = torch.device("cpu")
 _SUPPORT_VALUES = 1 << 25  # of examples that are taught at a time
 _SCORES = 1 << 21  # that are compared at a time: few enough to stay near the processor
 
@@ -69,7 +70,7 @@ class HalfFeatures:
     base: FeatureSet  # queries
     examples: FeatureSet
     novel: FeatureSet  # queries
-    device: torch.device = torch.device("cpu")  # where they are compared
+    device: torch.device = _CPU  # where they are compared
 
     @property
     def asked(self) -> dict[str, int]:
@@ -100,17 +101,26 @@ def draw_examples(labels: Ints, draws: int, most: int, seed: int) -> Tensor:
 
 @torch.inference_mode()
 def count_right(teach: Teach, half: HalfFeatures, examples: Tensor, shots: int, prior: Prior) -> Right:
-    """Return how many queries are answered rightly in each draw, by every figure; examples of `draw_examples`."""
+    """Return how many queries are answered rightly in each draw, by every figure.
+
+    Examples are those of `draw_examples`.
+    """
     found = []
     for taught in _taught(teach, half, examples, shots):
-        right = {named(figure, k): torch.zeros(1, dtype=torch.long, device=half.device) for figure in FIGURES for k in TOP}
+        right = {
+            named(figure, k): torch.zeros(1, dtype=torch.long, device=half.device)
+            for figure in FIGURES
+            for k in TOP
+        }
         for compared in _compare(taught, half):
             above = compared.own + compared.others_above(compared.target)
             weighed = compared.target + compared.evidence
             for k in TOP:
                 shift = _log_odds(prior[k]) * (1 if compared.novel else -1)
                 by_prior = compared.own + compared.others_above(weighed + shift)
-                ranks = {"all": above, "prior": by_prior} | ({"novel": compared.own} if compared.novel else {})
+                ranks = {"all": above, "prior": by_prior} | (
+                    {"novel": compared.own} if compared.novel else {}
+                )
                 for figure, rank in ranks.items():
                     right[named(figure, k)] = right[named(figure, k)] + (rank < k).sum(0)
         found.append(right)
@@ -125,7 +135,7 @@ def choose_prior(teach: Teach, half: HalfFeatures, examples: Tensor, shots: int)
     for taught in _taught(teach, half, examples, shots):
         for compared in _compare(taught, half):
             for k in TOP:
-                # A query of a novel category is right from some log-odds on, one of a base category up to some.
+                # A novel query is right from some log-odds on, a base query up to some.
                 needed = compared.needed(k)
                 needed = (needed if compared.novel else -needed).flatten().cpu().sort().values
                 if compared.novel:
@@ -158,7 +168,7 @@ class _Compared:
         return self.other.shape[2] - _below(self.other, threshold)
 
     def needed(self, k: int) -> Tensor:
-        """Return the least that must be added to the score of their own category, with evidence, to be right."""
+        """Return the least that must be added to their target and evidence for them to be right."""
         place = k - 1 - self.own
         best = self.other.topk(min(k, self.other.shape[2]), dim=2).values.expand(*self.own.shape, -1)
         reached = best.gather(2, place.clamp(0, best.shape[2] - 1).unsqueeze(2)).squeeze(2)
@@ -193,7 +203,7 @@ def _compare(taught: Taught, half: HalfFeatures) -> Iterator[_Compared]:
 def _below(scores: Tensor, thresholds: Tensor) -> Tensor:
     """Count scores (q, draws or 1, m) below thresholds (q, draws or 1): (q, draws or 1).
 
-    A tie is not below, so it counts against the query. Scores that are the same for all draws are sorted once.
+    A tie is not below, so it counts against the query. Scores that all draws share are sorted once.
     """
     if scores.shape[1] == 1 and thresholds.shape[1] > 1:
         return torch.searchsorted(scores.squeeze(1).sort(dim=1).values, thresholds.contiguous())

@@ -2,14 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from recollect.reproduce.results import Measured, Place, Results
+from recollect.reproduce.results import Measured, Place
 from recollect.reproduce.rows import SHOTS
 
 MARGIN = 1.0  # points that count as equal where the paper says "matches" or "not sacrificed"
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 _KINDS = ("mean", "average", "attention")
+
+
+class Combines(Protocol):
+    """Results whose figures can be combined, paired by task or draw."""
+
+    def combined(self, weights: Mapping[Place, int]) -> Measured | None:
+        """Return a weighted sum of figures."""
 
 
 class Comparison(NamedTuple):
@@ -114,7 +121,7 @@ def overall(verdicts: list[str]) -> str:
     return UNDECIDED if UNDECIDED in verdicts else HOLDS
 
 
-def judge(claim: Claim, results: Results) -> list[Judged]:
+def judge(claim: Claim, results: Combines) -> list[Judged]:
     """Return every comparison of a claim with what was found."""
     found = [(one, results.combined(one.weights)) for one in claim.comparisons]
     return [Judged(one.text, difference, verdict(difference, one.above)) for one, difference in found]

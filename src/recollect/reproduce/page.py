@@ -129,7 +129,7 @@ def _claims(folder: Path, results: Results, seeds: int) -> list[Block]:
     )
     details: list[Block] = []
     for text, found, digits in judged:
-        rows = [[one.text, _signed(one.found, digits), one.verdict] for one in found]
+        rows = [[one.text, signed(one.found, digits), one.verdict] for one in found]
         details += [paragraph(text), grid(["Comparison", "Difference", "Verdict"], rows)]
     return [
         heading(2, "The paper's claims"),
@@ -145,7 +145,8 @@ def _claims(folder: Path, results: Results, seeds: int) -> list[Block]:
     ]
 
 
-def _signed(found: Measured | None, digits: int) -> str:
+def signed(found: Measured | None, digits: int) -> str:
+    """Return a difference with its sign and interval."""
     return "–" if found is None else f"{found.mean:+.{digits}f} ± {found.ci95:.{digits}f}"
 
 

@@ -20,7 +20,7 @@ from recollect.methods import find_method
 from recollect.model.spec import Value
 from recollect.modelfile import PAPER
 from recollect.pretrained import is_pretrained
-from recollect.reproduce.results import write_json
+from recollect.reproduce.results import plan_file, write_json
 from recollect.reproduce.rows import SHOTS, TABLES, TASK_SEED, Row, Settings, Table, Training
 from recollect.system import machine
 from recollect.system.disk import read_kept
@@ -73,11 +73,6 @@ class Plan(Value):
     def rows(self) -> Table:
         """Return the table that is reproduced."""
         return TABLES[self.table].only(self.keys)
-
-
-def plan_file(folder: Path) -> Path:
-    """Return where a reproduction's plan lies."""
-    return folder / "plan.json"
 
 
 def read_plan(folder: Path) -> Plan:
@@ -195,13 +190,14 @@ def _with_steps(plan: Plan, data: str, split: Split, share: float = 1.0) -> Plan
 
 def _common(preset: str | None, data: str, settings: Settings) -> tuple[Config, Split]:
     """Return what all trainings have in common: the recipe, with what was asked for, and the pictures."""
-    config = make_config(_recipe(preset), {"data": data}, settings)
+    config = make_config(recipe_of(preset), {"data": data}, settings)
     if is_pretrained(config.extractor):
         raise ConfigError(f"reproduce is of the paper's extractors, and '{config.extractor}' is none of them")
     return config, load_data(data, size=config.size, split=config.split, skip_bad=config.skip_bad)
 
 
-def _recipe(preset: str | None) -> dict[str, Any]:
+def recipe_of(preset: str | None) -> dict[str, Any]:
+    """Return what a preset states, nothing without one."""
     return read_preset(preset) if preset else {}
 
 
@@ -285,7 +281,7 @@ def config_of(plan: Plan, training: Training, data: str, folder: Path | None = N
     """Return the configuration of a training."""
     options = {"data": data, "seed": training.seed}
     runs = str((folder or Path()) / "runs")
-    return make_config(_recipe(preset_of(plan, training.row)), options, settings_of(plan, training, runs))
+    return make_config(recipe_of(preset_of(plan, training.row)), options, settings_of(plan, training, runs))
 
 
 def wanted_config(plan: Plan, training: Training, data: str, split: Split) -> Config:

@@ -69,6 +69,11 @@ def result_file(folder: Path, name: str) -> Path:
     return folder / "results" / f"{name}.json"
 
 
+def plan_file(folder: Path) -> Path:
+    """Return where a reproduction's plan lies."""
+    return folder / "plan.json"
+
+
 def write_json(path: Path, words: Mapping[str, Any]) -> None:
     """Write a small JSON file, whole or not at all."""
     write_text(path, json.dumps(words, indent=1, ensure_ascii=False) + "\n")

@@ -11,6 +11,8 @@ from recollect.evaluation.metrics import Answers
 from recollect.methods import find_method
 from recollect.modelfile import read_header
 from recollect.reproduce.figure import MODELS, compare_features
+from recollect.reproduce.lowshot.rows import NAME as TABLE_3
+from recollect.reproduce.lowshot.run import reproduce_lowshot
 from recollect.reproduce.page import PICTURE, TSNE, write_page
 from recollect.reproduce.plan import Plan, commands_of, config_of, keep_plan, make_plan, require_runs
 from recollect.reproduce.results import Result, read_json, result_file, right_answers, write_json
@@ -27,6 +29,8 @@ def reproduce(what: str, data: str, folder: Path, say: Say, **wishes: Any) -> Pa
 
     Wishes are those of `make_plan`. What is finished is neither trained nor evaluated again.
     """
+    if what == TABLE_3:
+        return reproduce_lowshot(data, folder, say, **wishes)
     figure = what == FIGURE
     plan = make_plan(folder, TABLE_1.name if figure else what, data, **wishes)
     work = list(plan.rows.trainings(1 if figure else plan.seeds))

@@ -55,7 +55,7 @@ class BaseClassification(Stage):
         self.model.train()
         features = self._features(pixels, step)
         scores = self.model.classifier(features)
-        loss = stage_one_loss(self.loss_kind, scores, targets, features)
+        loss = stage_one_loss(self.loss_kind, scores, targets, features, step / self.steps)
         return loss, (scores.argmax(1) == targets).float().mean()
 
     def _features(self, pixels: Tensor, step: int) -> Tensor:

@@ -53,7 +53,12 @@ class Completion(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+            nn.Linear(3 * width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
         )
 
     def forward(self, first: Tensor, other_first: Tensor, other_second: Tensor) -> Tensor:
@@ -63,7 +68,7 @@ class Completion(nn.Module):
 
 
 def centroids(base: Base, count: int, seed: int) -> Tensor:
-    """Return k-means centroids of every base category's features, at most one for four pictures: (k, c, d)."""
+    """Return k-means centroids of every base category, at most one for four pictures: (k, c, d)."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
@@ -91,8 +96,8 @@ def _partners(categories: int, seed: int) -> Tensor:
 def find_analogies(centres: Tensor, partners: Tensor) -> Tensor:
     """Return analogies a₁, a₂, b₁, b₂ between centroids (k, c, d), each as (category, centroid): (n, 4, 2).
 
-    For every two centroids of a category and every partner of it (k, p), the two centroids of the partner whose
-    difference has the highest cosine with theirs, if that is positive.
+    For every two centroids of a category and every partner of it (k, p), the two centroids of the partner
+    whose difference has the highest cosine with theirs, if that is positive.
     """
     count = centres.shape[1]
     first, second = torch.nonzero(~torch.eye(count, dtype=torch.bool), as_tuple=True)
@@ -101,7 +106,7 @@ def find_analogies(centres: Tensor, partners: Tensor) -> Tensor:
         own = F.normalize(centres[category, second] - centres[category, first], dim=1)
         for other in others:
             theirs = F.normalize(centres[other, second] - centres[other, first], dim=1)
-            best = [(some @ theirs.T).max(dim=1) for some in own.split(2048)]
+            best = [(some @ theirs.T).max(dim=1) for some in torch.split(own, 2048)]
             cosine = torch.cat([one.values for one in best])
             place = torch.cat([one.indices for one in best])
             kept = cosine > 0
@@ -112,7 +117,7 @@ def find_analogies(centres: Tensor, partners: Tensor) -> Tensor:
 
 
 def completion_loss(completed: Tensor, wanted: Tensor, scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of what was completed under the classifier of stage 1, + 10 · its squared error."""
+    """Return the cross-entropy under the classifier of stage 1 + 10 · the squared error."""
     return F.cross_entropy(scores, targets) + ERROR_WEIGHT * F.mse_loss(completed, wanted)
 
 
@@ -140,7 +145,7 @@ def learn_to_complete(
 
 @torch.no_grad()
 def fill_up(support: Tensor, changes: Tensor, complete: Completion, fill: int, seed: int) -> Tensor:
-    """Add completed analogies to a support (draws, n, shots, d) until there are `fill` examples: (…, fill, d).
+    """Add completed analogies to a support (draws, n, shots, d) until it has `fill` examples: (…, fill, d).
 
     Each starts from a random example of its category and makes a random change (m, 2, d).
     """

@@ -93,7 +93,7 @@ class EmbeddingSystem(System, Generic[N]):
 
     @abstractmethod
     def episode_scores(self, network: N, base: Base, shown: Shown) -> Tensor:
-        """Score the queries of an episode over its base categories and those that act as novel: (q, r + w)."""
+        """Score the queries of an episode over its base and its fake-novel categories: (q, r + w)."""
 
     @abstractmethod
     def taught(self, network: N, base: Base, shots: int) -> Teach:
@@ -122,4 +122,5 @@ def base_prototypes(network: Network, base: Base, shown: Shown) -> Tensor:
     """Return the means of the embedded examples of an episode's base categories: (r, d)."""
     embedded = network.embed(base.take(shown.rest_rows))
     weights = shown.rest_present / shown.rest_present.sum(1, keepdim=True)
-    return (weights.unsqueeze(1) @ embedded).squeeze(1)
+    means: Tensor = (weights.unsqueeze(1) @ embedded).squeeze(1)
+    return means

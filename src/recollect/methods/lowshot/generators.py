@@ -31,7 +31,8 @@ class Generator(System):
         generator = build_generator(
             self.kind, base.categories, width, recipe.sharpness, shot_aware=self.mixed
         )
-        head = Head(copy.deepcopy(base.head.classifier), generator).to(base.device)
+        classifier = copy.deepcopy(base.head.classifier).requires_grad_()
+        head = Head(classifier, generator).to(base.device)
         if self.kind != "mean":
             episodes = LargeEpisodes(base, shots, recipe, seed)
 

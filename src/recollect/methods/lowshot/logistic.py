@@ -11,6 +11,7 @@ from torch import Tensor
 
 from recollect.evaluation.lowshot import LinearTaught, Teach
 from recollect.methods.lowshot.system import Base, StageOneKind, System
+from recollect.system.progress import track
 from recollect.training.config import LowShot
 from recollect.training.schedules import OneCycle
 
@@ -65,7 +66,7 @@ def fit(
     batches = Batches(base, columns, novel, shots, recipe, seed)
     examples = support.flatten(1, 2)
     schedule = OneCycle(kind="one-cycle", peak=recipe.logistic_rate)
-    for step in range(recipe.logistic_steps):
+    for step in track(range(recipe.logistic_steps), "logistic regression", recipe.logistic_steps):
         base.check()
         rows, targets, places = batches[step]
         # One product for all draws: (m, d) · (d, draws · categories).

@@ -19,7 +19,7 @@ class MatchingNetwork(Network):
         self.context = Context(width)
 
     def similarities(self, placed: Tensor, queries: Tensor) -> Tensor:
-        """Return τ · cos(f(q), g(s)) for members in context (draws, m, d) and queries (q, d): (q, draws, m)."""
+        """Return τ · cos(f(q), g(s)) of queries (q, d) to placed members (draws, m, d): (q, draws, m)."""
         asked = self.context.queries(queries, placed)
         return (self.scale * unit(asked) @ unit(placed).mT).transpose(0, 1)
 
@@ -70,7 +70,7 @@ class _Taught:
     def scores(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Return log Σ exp(similarity) over each category's examples, (q, draws, b) and (q, draws, n)."""
         similar = self.network.similarities(self.placed, self.network.embed(queries))
-        leaning = similar.unflatten(2, self.shape).logsumexp(3)
+        leaning = similar.view(*similar.shape[:2], *self.shape).logsumexp(3)
         return leaning[..., : self.count], leaning[..., self.count :]
 
 

@@ -22,10 +22,10 @@ class Hallucinator(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        last = nn.Linear(width, width)
         self.layers = nn.Sequential(
-            nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
+            nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), last
         )
-        last = self.layers[-1]
         nn.init.normal_(last.weight, std=0.001)
         nn.init.zeros_(last.bias)
 

@@ -50,6 +50,10 @@ class _Taught:
 def scored(network: Network, base: Tensor, novel: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     """Return −τ/d ‖q − p‖² + τ/d ‖q‖², of which the second term is the same for all categories."""
     factor = network.scale / queries.shape[1]
-    parts = [2 * factor * some for some in (base, novel)]
-    biases = [-factor * some.square().sum(2) for some in (base, novel)]
-    return LinearTaught(*parts, *biases).scores(network.embed(queries))
+    vectors = LinearTaught(
+        2 * factor * base,
+        2 * factor * novel,
+        -factor * base.square().sum(2),
+        -factor * novel.square().sum(2),
+    )
+    return vectors.scores(network.embed(queries))

@@ -21,7 +21,7 @@ class Ridge(System):
         """Sum up the second moments of base features."""
         classifier = base.head.classifier
         generator = RidgeGenerator(base.features.shape[1]).to(base.device)
-        for rows in torch.arange(len(base.labels)).split(4096):
+        for rows in torch.split(torch.arange(len(base.labels)), 4096):
             base.check()
             generator.see(classifier.view(base.take(rows)))
         regularised = generator.regularised().float()

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recollect.data.tasks import TaskSampler, TaskShape, Tasks
+from recollect.data.tasks import Tasks, TaskSampler, TaskShape
 from recollect.errors import Diverged
 from recollect.evaluation.lowshot import Taught, Teach
 from recollect.model.model import Head
+from recollect.system.progress import track
 from recollect.training.config import LowShot
 from recollect.training.loop import step_seed
 
@@ -50,20 +51,22 @@ class Base:
 
     def means(self, embed: Callable[[Tensor], Tensor] = lambda z: z) -> Tensor:
         """Return the mean of every category's embedded features, (k, d)."""
-        sums, counts = 0.0, torch.bincount(self.labels, minlength=self.categories).to(self.device)
+        counts = torch.bincount(self.labels, minlength=self.categories).to(self.device)
+        sums = torch.zeros(())
         with torch.no_grad():
-            for rows in torch.arange(len(self.labels)).split(_ROWS):
+            for rows in torch.split(torch.arange(len(self.labels)), _ROWS):
                 self.check()
                 embedded = embed(self.take(rows))
                 empty = embedded.new_zeros(self.categories, embedded.shape[1])
-                sums = sums + empty.index_add_(0, self.labels[rows].to(self.device), embedded)
+                sums = sums.to(self.device) + empty.index_add_(0, self.labels[rows].to(self.device), embedded)
         return sums / counts.unsqueeze(1)
 
 
 def root_mean_square(features: Tensor) -> float:
     """Return the root of the mean square of features (n, d) that need not fit into memory."""
-    total = sum(some.float().square().sum(dtype=torch.double).item() for some in features.split(_ROWS))
-    return max((total / features.numel()) ** 0.5, 1e-12)
+    parts = [some.float().square().sum(dtype=torch.double) for some in torch.split(features, _ROWS)]
+    mean = torch.stack(parts).sum() / features.numel()
+    return max(float(mean.sqrt()), 1e-12)
 
 
 class System(ABC):
@@ -108,9 +111,7 @@ class LargeEpisodes:
         ways = min(max(1, round(recipe.share * base.categories)), base.categories - 1)
         smallest = int(np.bincount(labels).min())
         queries = max(1, min(recipe.queries, smallest - max(shots)))
-        self.shapes = {
-            count: TaskShape(ways, count, queries, max(1, ways * queries // 2)) for count in shots
-        }
+        self.shapes = {count: TaskShape(ways, count, queries, max(1, ways * queries // 2)) for count in shots}
         for shape in self.shapes.values():
             self.sampler.check(shape)
 
@@ -183,7 +184,7 @@ def descend(
     first = recipe.schedule.rate(recipe.schedule.warm_up if recipe.schedule.kind == "one-cycle" else 0.0)
     factor = recipe.network_rate / first if adam else 1.0  # networks have the schedule's shape
     learned.train()
-    for step in range(recipe.steps):
+    for step in track(range(recipe.steps), "learning from features", recipe.steps):
         base.check()
         for group in optimizer.param_groups:
             group["lr"] = factor * recipe.schedule.rate((step + 0.5) / recipe.steps)

@@ -1,0 +1,177 @@
+"""Table 3 from data to page: trains, saves features, lets every system learn and answer, writes the page."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recollect.data.lowshot import half_of
+from recollect.data.splits import Part, Split
+from recollect.errors import ConfigError, Diverged, Stopped
+from recollect.evaluation.lowshot import HalfFeatures, Teach, choose_prior, count_right, draw_examples
+from recollect.features import FeatureSet, mapped_features
+from recollect.methods import find_method
+from recollect.methods.lowshot import SYSTEMS
+from recollect.methods.lowshot.system import Base, System, root_mean_square, scaled
+from recollect.model.model import Model
+from recollect.modelfile import PAPER, load_model
+from recollect.reproduce.lowshot.page import write_page
+from recollect.reproduce.lowshot.plan import (
+    LowShotPlan,
+    load_pictures,
+    make_plan,
+    run_name,
+    stage_one_config,
+)
+from recollect.reproduce.lowshot.results import name_of
+from recollect.reproduce.results import plan_file, result_file, write_json
+from recollect.system import machine
+from recollect.system.disk import locked, write_text
+from recollect.system.progress import bar
+from recollect.training.loop import stop_on_signals
+from recollect.training.runfolder import RunFolder
+from recollect.training.train import resolve
+
+SPLIT, GROUPS = "split.json", "groups.json"
+SEED = {"val": 0, "test": 1}  # of the draws
+PRIOR_DRAWS = 20  # of the validation half, by which μ is chosen
+Say = Callable[[str], None]
+Unit = tuple[System, int]  # a system at a number of shots
+
+
+def reproduce_lowshot(data: str, folder: Path, say: Say, **wishes: Any) -> Path:  # noqa: ANN401
+    """Reproduce table 3; return its page. Wishes are those of `make_plan`; what is finished is kept."""
+    plan = make_plan(folder, data, **wishes)
+    with locked(folder):
+        write_json(plan_file(folder), plan.model_dump())
+        write_text(folder / SPLIT, plan.groups.reserved + "\n")
+        write_json(folder / GROUPS, plan.groups.model_dump())
+        failed: list[str] = []
+        try:
+            for number, (kind, seed) in enumerate(plan.trainings, 1):
+                left = list(_left(plan, folder, kind, seed))
+                if left:
+                    say(f"[{number}/{len(plan.trainings)}] stage 1 '{run_name(kind, seed)}' and its rows")
+                    failed += _do(plan, data, folder, say, kind, seed, left)
+        finally:  # a page with what there is, too
+            made = write_page(folder)
+        if failed:
+            raise Diverged(
+                f"everything else is on the page, but {', '.join(failed)} diverged: lower its rate in "
+                "another --out, such as --set lowshot.schedule.peak=0.003"
+            )
+        return made
+
+
+def _left(plan: LowShotPlan, folder: Path, kind: str, seed: int) -> Iterator[Unit]:
+    """Yield what has no result yet among the rows that stand on a stage 1."""
+    for key in plan.keys:
+        for shots in plan.shots:
+            path = result_file(folder, name_of(key, shots, seed))
+            if SYSTEMS[key].stage1 == kind and not path.exists():
+                yield SYSTEMS[key], shots
+
+
+def _do(
+    plan: LowShotPlan, data: str, folder: Path, say: Say, kind: str, seed: int, left: Sequence[Unit]
+) -> list[str]:
+    """Train a stage 1, save its features, and let its systems learn and answer; return what diverged."""
+    model, pictures = _stage_one(plan, data, folder, kind, seed)
+    with stop_on_signals() as stop:
+        check = _check(stop)
+        base, halves = _features(plan, model, pictures, check)
+        examples = {
+            part: draw_examples(half.examples.labels.numpy(), draws, max(plan.shots), SEED[part])
+            for (part, half), draws in zip(halves.items(), (PRIOR_DRAWS, plan.draws), strict=True)
+        }
+        failed: list[str] = []
+        taught: dict[str, tuple[Teach, float]] = {}  # by systems that serve every number of shots
+        for system, shots in left:
+            say(f"{system.title}, {shots}-shot")
+            try:
+                began = time.perf_counter()
+                if system.key not in taught:
+                    learned = system.learn(base, plan.shots if system.mixed else (shots,), plan.recipe, seed)
+                    seconds = time.perf_counter() - began
+                    taught = {system.key: (scaled(learned, base.factor), seconds)}
+                teach, seconds = taught[system.key]
+                began = time.perf_counter()
+                prior = choose_prior(teach, halves["val"], examples["val"], shots)
+                right = count_right(teach, halves["test"], examples["test"], shots, prior)
+            except Diverged as reason:
+                say(str(reason))
+                failed.append(name_of(system.key, shots, seed))
+                continue
+            finally:
+                if not system.mixed:
+                    taught.clear()
+            words = {
+                "system": system.key,
+                "shots": shots,
+                "seed": seed,
+                "asked": halves["test"].asked,
+                "prior": {str(k): value for k, value in prior.items()},
+                "right": {name: counts.tolist() for name, counts in right.items()},
+                "training_seconds": round(seconds, 1),
+                "evaluation_seconds": round(time.perf_counter() - began, 1),
+            }
+            if system.mixed:
+                taught[system.key] = teach, 0.0  # learned once, counted once
+            write_json(result_file(folder, name_of(system.key, shots, seed)), words)
+        return failed
+
+
+def _check(stop: threading.Event) -> Callable[[], None]:
+    def check() -> None:
+        if stop.is_set():
+            raise Stopped("stopped while systems learned from features")
+
+    return check
+
+
+def _stage_one(plan: LowShotPlan, data: str, folder: Path, kind: str, seed: int) -> tuple[Model, Split]:
+    """Train a stage 1, or go on with it, unless it is finished; return its model and the pictures."""
+    config = stage_one_config(plan, kind, seed, data)
+    pictures = load_pictures(data, config, plan.groups)
+    if pictures.base_train.key != plan.pictures:
+        raise ConfigError(
+            f"the pictures of {data} are not those that this was begun with: choose another --out"
+        )
+    out = folder / "runs" / run_name(kind, seed)
+    method, run = find_method(PAPER), RunFolder(out)
+    if run.begun():  # it may have been trained on its own: what counts is its configuration
+        begun = run.require_same(resolve(config, pictures))
+        method.train(begun.model_copy(update={"data": data}), out, resume=True)
+    else:
+        method.train(config, out)
+    device = machine.find_device(config.device)
+    return load_model(out, config.extractor).to(device).eval().requires_grad_(False), pictures
+
+
+def _features(
+    plan: LowShotPlan, model: Model, pictures: Split, check: Callable[[], None]
+) -> tuple[Base, dict[str, HalfFeatures]]:
+    """Save the features of all pictures, and return them mapped."""
+    parts: tuple[Part, Part] = ("val", "test")
+    halves = {part: half_of(pictures, plan.groups, part, max(plan.shots)) for part in parts}
+    kinds = ("base_queries", "examples", "novel_queries")
+    sets = [pictures.base_train, *(getattr(half, name) for half in halves.values() for name in kinds)]
+    with bar("saving features", sum(map(len, sets))) as show:
+
+        def advance(count: int) -> None:
+            check()
+            show(count, "")
+
+        learned, *others = (mapped_features(model, images, advance) for images in sets)
+    device = model.mean.device
+    cosine = model.classifier.kind == "cosine"
+    factor = 1.0 if cosine else 1 / root_mean_square(learned.features)
+    base = Base(learned.features, learned.labels, model, device, factor, check)
+
+    def half(part: Part, base: FeatureSet, examples: FeatureSet, novel: FeatureSet) -> HalfFeatures:
+        return HalfFeatures(torch.from_numpy(halves[part].columns), base, examples, novel, device)
+
+    return base, {"val": half("val", *others[:3]), "test": half("test", *others[3:])}
