@@ -1,4 +1,5 @@
 import io
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,8 @@ from recollect import features as features_module
 from recollect.data.augment import Augmentation
 from recollect.data.imageset import batches
 from recollect.data.tasks import TaskShape, task_sampler
-from recollect.features import augmented_views, cached_features, extract
+from recollect.errors import ModelError
+from recollect.features import augmented_views, cached_features, extract, mapped_features
 from recollect.model.spec import Preprocessing
 from recollect.system.disk import cache_folder
 
@@ -266,3 +268,48 @@ def test_tasks_over_features_are_those_over_their_pictures(tiny_model, make_imag
     labels = torch.from_numpy(novel.labels)
     assert torch.equal(labels[over_pictures.support], over_pictures.ways.unsqueeze(2).expand(-1, -1, 1))
     assert task_sampler(base, None).fake
+
+
+def test_mapped_features_are_those_of_the_plain_path(tiny_model, images, seen, monkeypatch):
+    monkeypatch.setattr(features_module, "_CHUNK", 3)
+    plain = extract(tiny_model, images)
+    mapped = mapped_features(tiny_model, images)
+    assert mapped.features.dtype == torch.float16
+    assert torch.equal(mapped.features, plain.features.half())
+    assert torch.equal(mapped.labels, plain.labels)
+    before = len(seen)
+    again = mapped_features(tiny_model, images)
+    assert len(seen) == before, "the second call finds them on disk"
+    again.features.zero_()  # private to the process
+    assert torch.equal(mapped_features(tiny_model, images).features, plain.features.half())
+
+
+def test_an_interrupted_file_of_features_goes_on_where_it_was(tiny_model, images, monkeypatch):
+    monkeypatch.setattr(features_module, "_CHUNK", 3)
+    whole = mapped_features(tiny_model, images).features.clone()
+    shutil.rmtree(cache_folder() / "features")
+    done = []
+
+    def stop_in_the_third(count):
+        done.append(count)
+        if sum(done) > 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mapped_features(tiny_model, images, stop_in_the_third)
+    (growing,) = (cache_folder() / "features").rglob("features.growing")
+    with growing.open("ab") as file:
+        file.write(b"half a row")
+    resumed = []
+    found = mapped_features(tiny_model, images, resumed.append)
+    assert torch.equal(found.features, whole)
+    assert resumed[0] == 3, "two chunks were there, and the last one is not trusted"
+    assert sum(resumed) == len(images)
+
+
+def test_features_that_half_precision_cannot_hold_are_refused(tiny_model, images):
+    with torch.no_grad():
+        for weight in tiny_model.extractor.parameters():
+            weight.mul_(1e4)
+    with pytest.raises(ModelError, match="not finite, or above 65504"):
+        mapped_features(tiny_model, images)

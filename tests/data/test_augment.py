@@ -1,10 +1,13 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image, ImageEnhance
 from torch.nn import functional as F
 
-from recollect.data.augment import Augmentation, crop
+from recollect.data import augment
+from recollect.data.augment import Augmentation, change_colours, crop, resized_crop
 
 
 def drawn_pixels(count, size, seed):
@@ -96,3 +99,82 @@ def test_the_pictures_handed_over_are_not_changed(flip):
     before = pixels.clone()
     Augmentation(2, flip)(pixels, torch.Generator().manual_seed(0))
     assert torch.equal(pixels, before)
+
+
+def slow_resized_crop(picture, corner, sides, *, mirrored):
+    """One output pixel after the other: where it lies in the picture, and its four neighbours, weighed."""
+    size = picture.shape[0]
+    result = torch.empty(size, size, 3)
+    for row in range(size):
+        for column in range(size):
+            across = (size - 1 - column if mirrored else column) + 0.5
+            x = (corner[0] + sides[0] * across / size) * size - 0.5
+            y = (corner[1] + sides[1] * (row + 0.5) / size) * size - 0.5
+            x, y = (min(max(float(value), 0.0), size - 1.0) for value in (x, y))
+            left, top = int(x), int(y)
+            right, bottom = min(left + 1, size - 1), min(top + 1, size - 1)
+            upper = (1 - x + left) * picture[top, left] + (x - left) * picture[top, right]
+            lower = (1 - x + left) * picture[bottom, left] + (x - left) * picture[bottom, right]
+            result[row, column] = (1 - y + top) * upper + (y - top) * lower
+    return result
+
+
+def test_a_resized_crop_is_a_part_of_its_picture_enlarged():
+    pixels = drawn_pixels(4, 6, 0)
+    corner = torch.tensor([[0.0, 0.0], [0.25, 0.5], [0.1, 0.3], [0.4, 0.0]])
+    sides = torch.tensor([[1.0, 1.0], [0.5, 0.5], [0.7, 0.4], [0.3, 0.9]])
+    mirrored = torch.tensor([False, False, True, True])
+    found = resized_crop(pixels, corner, sides, mirrored)
+    for number in range(4):
+        expected = slow_resized_crop(
+            pixels[number].float(), corner[number], sides[number], mirrored=bool(mirrored[number])
+        )
+        torch.testing.assert_close(found[number], expected, atol=2e-3, rtol=0)
+    torch.testing.assert_close(found[0], pixels[0].float(), atol=2e-3, rtol=0)
+
+
+def test_colours_change_as_pillow_changes_them():
+    pixels = drawn_pixels(3, 8, 1)
+    factors = torch.tensor(
+        [[1.4, 0.6, 1.0], [0.7, 1.3, 1.2], [0.6, 1.0, 1.4]]
+    )  # of each kind, of each picture
+    found = change_colours(pixels.float(), *factors)
+    for number, picture in enumerate(pixels):
+        image = Image.fromarray(picture.numpy())
+        for enhance, own in zip(
+            (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color),
+            factors[:, number],
+            strict=True,
+        ):
+            image = enhance(image).enhance(float(own))
+        torch.testing.assert_close(found[number], torch.tensor(np.asarray(image)).float(), atol=3, rtol=0)
+
+
+def test_crops_and_jitter_are_drawn_for_every_picture():
+    same = drawn_pixels(1, 16, 2).expand(64, -1, -1, -1)
+    draw = torch.Generator().manual_seed(0)
+    cut = Augmentation(2, flip=True, crops=True)(same, draw)
+    assert cut.dtype == torch.uint8
+    assert len({tuple(one.flatten().tolist()) for one in cut}) == 64
+    flat = torch.full((64, 4, 4, 3), 100, dtype=torch.uint8)
+    coloured = Augmentation(0, flip=False, jitter=0.4)(flat, draw)
+    brightness = coloured.float().mean((1, 2, 3))
+    assert 60 <= brightness.min() < 70
+    assert 130 < brightness.max() <= 140
+    again = Augmentation(0, flip=False, jitter=0.4)(flat, torch.Generator().manual_seed(0))
+    assert not torch.equal(again, coloured), "random numbers are the generator's"
+
+
+def test_crops_show_eight_to_a_hundred_percent_of_the_picture(monkeypatch):
+    shown = []
+    monkeypatch.setattr(augment, "resized_crop", lambda pixels, *place: shown.append(place) or pixels.float())
+    Augmentation(0, flip=True, crops=True)(drawn_pixels(4000, 1, 0), torch.Generator().manual_seed(0))
+    corner, sides, mirrored = shown[0]
+    area, ratio = sides.prod(1), sides[:, 0] / sides[:, 1]
+    assert 0.08 <= area.min() < 0.09
+    assert area.max() > 0.95
+    assert 0.75 <= ratio.min() + 1e-4 < 0.78
+    assert 1.3 < ratio.max() - 1e-4 <= 4 / 3
+    assert (corner >= 0).all()
+    assert (corner + sides <= 1 + 1e-6).all()
+    assert 0.45 < mirrored.float().mean() < 0.55

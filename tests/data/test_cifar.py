@@ -159,6 +159,17 @@ def test_a_split_of_ones_own_is_refused(whole):
         cifar.load(whole, split="1")
 
 
+def test_a_split_by_names_takes_the_place_of_the_published_one(whole):
+    published = cifar.load(whole, size=8)
+    split = cifar.load(whole, size=8, split='{"val": ["apple"], "test": ["bee", "camel"]}')
+    assert (split.val.categories, split.test.categories) == (("apple",), ("bee", "camel"))
+    everything = {*published.categories, *published.val.categories, *published.test.categories}
+    assert {*split.categories} == everything - {"apple", "bee", "camel"}
+    kept = {name for name in split.set_aside}
+    assert {*split.base_test.rows} <= kept
+    assert len(kept & {*split.test.rows}) == TEST * 2
+
+
 FEW = {"train": ["apple", "bee"], "val": ["camel"], "test": ["baby"]}
 
 

@@ -159,7 +159,8 @@ class TaskSampler:
 
     def one(self, shape: TaskShape, seed: int | Sequence[int]) -> Tasks:
         """Draw one task: for tasks so large that every one has a seed of its own."""
-        return Tasks(*(torch.from_numpy(part) for part in self._block(shape, 1, np.random.default_rng(seed))))
+        rng = np.random.default_rng(seed)
+        return Tasks(*(torch.from_numpy(np.array(part)) for part in self._block(shape, 1, rng)))
 
     def _block(self, shape: TaskShape, tasks: int, rng: np.random.Generator) -> tuple[Ints, ...]:
         order = rng.random((tasks, len(self.novel.names))).argsort(axis=1)

@@ -111,7 +111,7 @@ class LowShot(Value):
     share: Annotated[float, Field(gt=0, lt=1)] = 250 / 389
     queries: Positive = 6  # of each category that acts as a novel one; of the others in all half as many
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # of features, while generators learn
-    sharpness: Annotated[float, Field(gt=0)] = 30  # where γ starts
+    sharpness: Annotated[float, Field(gt=0)] = 30.0  # where γ starts
     schedule: Schedule = OneCycle(kind="one-cycle", peak=0.01)
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4

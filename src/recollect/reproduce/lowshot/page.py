@@ -59,8 +59,8 @@ def _introduction(plan: LowShotPlan) -> str:
         f"category. Learned: {len(groups.base_val) + len(groups.base_test)} base categories. Asked: "
         f"{len(groups.base_test)} base and {len(groups.novel_test)} novel ones, all at once; settings and μ "
         f"were chosen on the other {len(groups.base_val)} and {len(groups.novel_val)}. Novel: pictures of "
-        "novel categories among these. All: all pictures among all these categories. All with prior: probabilities "
-        f"inside novel categories times μ, inside base categories times 1 − μ.{beside}"
+        "novel categories among these. All: all pictures among all these categories. All with prior: "
+        f"probabilities inside novel categories times μ, inside base categories times 1 − μ.{beside}"
     )
 
 

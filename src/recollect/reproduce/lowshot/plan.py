@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 
@@ -166,11 +167,11 @@ def load_pictures(data: str, config: Config, groups: Groups) -> Split:
 
 def _require_examples(pictures: Split, most: int) -> None:
     """Refuse base categories too small to act as novel ones with `most` examples and a query."""
-    labels = pictures.base_train.labels.tolist()
-    for label, name in enumerate(pictures.categories):
-        if labels.count(label) <= most:
+    sizes = np.bincount(pictures.base_train.labels, minlength=len(pictures.categories))
+    for name, size in zip(pictures.categories, sizes.tolist(), strict=True):
+        if size <= most:
             raise DataError(
-                f"base category '{name}' has {labels.count(label)} training pictures, and to act as a novel "
+                f"base category '{name}' has {size} training pictures, and to act as a novel "
                 f"one of {most} shots it needs {most + 1}: add pictures, or use fewer --shots"
             )
 
