@@ -4,11 +4,12 @@ import os
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, memory, recogniser, service
+from benchmarks import learning, lowshot, memory, recogniser, service
 
 learning.main()
 recogniser.main()
 service.main()
+lowshot.main()
 with tempfile.TemporaryDirectory() as name:
     os.environ["RECOLLECT_CACHE"] = f"{name}/cache"
     release = Path(name) / "release"

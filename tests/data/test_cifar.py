@@ -165,7 +165,7 @@ def test_a_split_by_names_takes_the_place_of_the_published_one(whole):
     assert (split.val.categories, split.test.categories) == (("apple",), ("bee", "camel"))
     everything = {*published.categories, *published.val.categories, *published.test.categories}
     assert {*split.categories} == everything - {"apple", "bee", "camel"}
-    kept = {name for name in split.set_aside}
+    kept = set(split.set_aside)
     assert {*split.base_test.rows} <= kept
     assert len(kept & {*split.test.rows}) == TEST * 2
 

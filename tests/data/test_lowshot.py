@@ -103,7 +103,7 @@ def test_the_stand_in_depends_on_names_alone():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("lowshot") / "pictures", {name: 12 for name in NAMES})
+    return write_folder(tmp_path_factory.mktemp("lowshot") / "pictures", dict.fromkeys(NAMES, 12))
 
 
 @pytest.fixture

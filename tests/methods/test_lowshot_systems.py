@@ -195,7 +195,7 @@ def test_completion_learns_the_analogies_that_there_are(base):
     first, second, c, d = (centres[found[:, end, 0], found[:, end, 1]] for end in range(4))
     errors = []
     for steps in (1, 100):
-        recipe = RECIPE.model_copy(update={"steps": steps})
+        recipe = RECIPE.model_copy(update={"steps": steps, "network_rate": 0.01})
         complete = analogies.learn_to_complete(base, centres, found, recipe, 0)
         with torch.no_grad():
             errors.append((complete(first, c, d) - second).square().mean())
