@@ -47,8 +47,8 @@ MUTANTS = [
     Mutant(
         "no flips",
         "training/stage1.py",
-        "return Augmentation(pad, split.flips)",
-        "return Augmentation(pad, False)",
+        "return Augmentation(pad, split.flips, recipe.crops, recipe.jitter)",
+        "return Augmentation(pad, False, recipe.crops, recipe.jitter)",
         f"{LEARNING} -k stage_1_learns_from",
     ),
     Mutant(
