@@ -657,12 +657,13 @@ def serve(
         max=3600,
         default=20.0,
     ),
+    open_page: bool = _flag("--open", "Open the page in a browser.", default=False),
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Teach and recognise over HTTP."""
+    """Teach and recognise over HTTP, from programs and on a page in the browser."""
     from recollect.commands.serve import serve
     from recollect.serve.settings import Limits, Settings
 
@@ -674,7 +675,7 @@ def serve(
     settings = Settings(
         model=model or Path("imagenet"), store=store, extractor=extractor, device=device, threads=threads,
         host=host, port=port, workers=workers, token=token, hosts=tuple(hosts or ()), tls_cert=tls_cert,
-        tls_key=tls_key, limits=limits,
+        tls_key=tls_key, open_page=open_page, limits=limits,
     )  # fmt: skip
     serve(settings, any_model=model is None)
 

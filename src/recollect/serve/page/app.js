@@ -102,10 +102,11 @@ function teachable() {
 }
 
 const pictureOf = (kind) => {
-  if (kind === "frame") return camera.frame(frameSide());
+  if (kind === "frame") return camera.frame(side());
   return kind === "drawing" ? drawing.picture() : kind;
 };
-const frameSide = () => Math.max(info.side, 192);
+/** Return how many pixels a side the model, and a person who looks at the picture, need. */
+const side = () => Math.max(info.side, 192);
 
 async function submit() {
   const name = $("name").value.trim();
@@ -223,7 +224,7 @@ async function live() {
     const began = performance.now();
     if (mode === "camera" && camera.isOn() && !paused && !document.hidden && !isAway() && categories.answerable()) {
       try {
-        const frame = await camera.frame(frameSide());
+        const frame = await camera.frame(side());
         if (mode === "camera" && !paused && frame) await ask(frame, { live: true });
       } catch {
         await wait(1); // the answers say why
@@ -240,12 +241,12 @@ async function pause(wanted) {
   if (!camera.isOn()) return;
   if (paused) {
     $("video").pause();
-    await ask(await camera.frame(frameSide())).catch(() => {});
+    await ask(await camera.frame(side())).catch(() => {});
   } else await $("video").play();
 }
 
 async function capture() {
-  tray.add(await camera.frame(frameSide()));
+  tray.add(await camera.frame(side()));
 }
 
 /** Do something when a button is pressed, and again while it is held. */
@@ -282,7 +283,7 @@ async function take(files) {
 }
 
 async function takeOne(file, isFirst) {
-  const picture = await shrink(file, info.side);
+  const picture = await shrink(file, side());
   const item = tray.add(picture);
   if (isFirst) await look(item);
   else if (categories.answerable()) {
