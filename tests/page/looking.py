@@ -86,7 +86,9 @@ class Looking:
     def answers(self) -> list[tuple[str, str]]:
         """The name and the origin of each answer."""
         rows = self.page.locator("#answers > li").all()
-        return [(row.locator(".name").inner_text(), row.locator(".tag").inner_text()) for row in rows]
+        return [
+            (row.locator(".name").inner_text(), row.locator(".tag").inner_text() or "unknown") for row in rows
+        ]
 
     @property
     def taught(self) -> list[str]:

@@ -35,7 +35,7 @@ function fill(row, answer, fixed) {
   row.dataset.category = answer.category;
   row.className = `answer-row ${answer.origin}`;
   row.querySelector(".name").textContent = answer.origin === "unknown" ? "Unknown" : answer.category;
-  row.querySelector(".tag").textContent = ORIGINS[answer.origin];
+  row.querySelector(".tag").textContent = ORIGINS[answer.origin] ?? "";
   row.querySelector(".percent").textContent = percent(answer.probability);
   row.querySelector(".fill").style.transform = `scaleX(${answer.probability})`;
   const button = row.querySelector(".fix");

@@ -184,13 +184,12 @@ function choose(wanted) {
   }
   for (const tool of document.querySelectorAll("[data-for]")) tool.hidden = tool.dataset.for !== mode;
   $("canvas").hidden = $("canvas-hint").hidden = mode !== "draw";
-  $("drop").hidden = mode !== "picture" || !$("picture").hidden;
   $("picture").hidden = mode !== "picture" || !$("picture").src;
   $("drop").hidden = mode !== "picture" || !$("picture").hidden;
   $("camera-problem").hidden = $("turn").hidden = true;
   view = null;
   asked += 1;
-  answers.instead(categories.all().length || !$("categories").childElementCount ? NOTHING : NOTHING);
+  answers.instead(NOTHING);
   if (mode === "camera") turnOn(camera.start);
   else {
     camera.stop();
@@ -269,29 +268,22 @@ function holdable(button, action) {
 async function take(files) {
   if (!files.length) return;
   if (mode !== "picture") choose("picture");
-  const waiting = [...files];
-  let first = true;
+  const items = [];
+  for (const file of files) items.push(tray.add(await shrink(file, side()))); // in their order
+  const [first, ...others] = items;
   const work = async () => {
-    while (waiting.length) {
-      const file = waiting.shift();
-      const isFirst = first;
-      first = false;
-      await takeOne(file, isFirst);
-    }
+    while (others.length) await caption(others.shift());
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  await Promise.all([look(first), ...Array.from({ length: AT_ONCE }, work)]);
 }
 
-async function takeOne(file, isFirst) {
-  const picture = await shrink(file, side());
-  const item = tray.add(picture);
-  if (isFirst) await look(item);
-  else if (categories.answerable()) {
-    try {
-      tray.caption(item, await attempt(() => backend.predict(picture, { top: 5 })));
-    } catch (failure) {
-      reject(item, failure);
-    }
+/** Write below a picture of the tray what it is taken for. */
+async function caption(item) {
+  if (!categories.answerable()) return;
+  try {
+    tray.caption(item, await attempt(() => backend.predict(item.blob, { top: 1 })));
+  } catch (failure) {
+    reject(item, failure);
   }
 }
 

@@ -5,7 +5,8 @@ import { backend } from "./backend.js";
 import { $, arrange, clone, element, ORIGINS, percent, plural, showBlob } from "./dom.js";
 import { toast } from "./notices.js";
 
-const AT_ONCE = 100; // rows
+const AT_ONCE = 24; // rows
+const MORE = 4; // times as many rows
 const list = $("categories");
 let known = []; // taught ones first, the latest before the others
 let rows = new Map(); // by id
@@ -23,7 +24,7 @@ export function start(then) {
     });
   }
   $("more").addEventListener("click", () => {
-    limit += AT_ONCE;
+    limit *= MORE;
     render();
   });
   $("download").addEventListener("click", () => download());
@@ -133,12 +134,12 @@ class Row {
     }
     const kept = examples.filter((one) => one.thumbnail);
     const items = kept.map(({ id, thumbnail }, place) => {
-      const image = element("img", { alt: `Picture ${place + 1} of ${name}` });
-      showBlob(image, thumbnail);
-      const button = element("button", { type: "button", className: "remove", textContent: "×" });
-      button.setAttribute("aria-label", `Forget picture ${place + 1} of ${name}`);
-      button.addEventListener("click", () => this.forgetExample(id));
-      return element("li", {}, image, button);
+      const item = clone("kept-item");
+      item.querySelector("img").alt = `Picture ${place + 1} of ${name}`;
+      showBlob(item.querySelector("img"), thumbnail);
+      item.querySelector("button").setAttribute("aria-label", `Forget picture ${place + 1} of ${name}`);
+      item.querySelector("button").addEventListener("click", () => this.forgetExample(id));
+      return item;
     });
     this.part("kept").replaceChildren(...items);
   }

@@ -36,11 +36,11 @@ export const wait = (seconds) => new Promise((done) => setTimeout(done, seconds 
 export const plural = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
 
 /** What answers and categories call where a category comes from. */
-export const ORIGINS = { base: "base", novel: "taught", unknown: "unknown" };
+export const ORIGINS = { base: "base", novel: "taught" };
 
-/** Show as a percentage, never 100 or 0 for what is not certain. */
+/** Return a share in percent, never 100 or 0: nothing is certain. */
 export function percent(share) {
-  if (share > 0.995 && share < 1) return "> 99 %";
-  if (share < 0.005 && share > 0) return "< 1 %";
+  if (share >= 0.995) return "> 99 %";
+  if (share < 0.005) return "< 1 %";
   return `${Math.round(share * 100)} %`;
 }
