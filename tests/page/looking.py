@@ -53,11 +53,12 @@ HOUSE = [[(0.25, 0.85), (0.25, 0.45), (0.5, 0.15), (0.75, 0.45), (0.75, 0.85), (
 class Looking:
     """One person at the page of a service."""
 
-    def __init__(self, browser, url, *, errors=(), **options) -> None:
+    def __init__(self, browser, url, *, errors=(), script=None, loaded=True, **options) -> None:
         self.context = browser.new_context(
-            viewport={"width": 1280, "height": 900}, reduced_motion="reduce", **options
+            **{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **options}
         )
-        self.context.grant_permissions(["camera"], origin=url) if url.startswith("http://127") else None
+        if script:
+            self.context.add_init_script(script)
         self.page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE)
         self.errors: list[str] = []
@@ -65,7 +66,8 @@ class Looking:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._complain)
         self.page.goto(url)
-        self.page.locator("#categories:not([aria-busy])").wait_for()
+        if loaded:
+            self.page.locator("#categories:not([aria-busy])").wait_for(state="attached")
 
     def _complain(self, message) -> None:
         if message.type in {"error", "warning"}:
@@ -146,6 +148,14 @@ class Looking:
             }""",
             given,
         )
+
+    def tab_to(self, selector) -> None:
+        """Press Tab until something has the focus, which can be seen."""
+        for _ in range(80):
+            self.page.keyboard.press("Tab")
+            if self.page.evaluate("words => document.activeElement.matches(words)", selector):
+                return
+        raise AssertionError(f"Tab never leads to {selector}")
 
     def teach(self, name) -> None:
         self.page.fill("#name", name)

@@ -31,7 +31,10 @@ async function begin() {
   categories.start(describe);
   drawing.listen(drawn);
   receive(take);
-  whenBack(refresh);
+  whenBack(async () => {
+    await refresh();
+    if (view && mode !== "camera") await ask(view).catch(() => {});
+  });
   document.addEventListener("unlocked", describe);
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
   for (const button of document.querySelectorAll("[data-mode]:is(button)")) {
@@ -76,11 +79,15 @@ async function refresh() {
 function describe() {
   const known = categories.all();
   const taught = known.filter((one) => one.origin === "novel").length;
-  $("summary").textContent = `Knows ${plural(known.length, "category", "categories")}, ${taught} of them taught`;
+  if (categories.isLoaded()) {
+    $("summary").textContent = `Knows ${plural(known.length, "category", "categories")}, ${taught} of them taught`;
+  }
   if (known.length !== $("names").childElementCount) {
     $("names").replaceChildren(...known.map((one) => element("option", { value: one.name })));
   }
   const count = teachable().length;
+  const unfinished = count > tray.count() ? " and this drawing" : "";
+  $("tray-title").textContent = `${plural(tray.count(), "picture")}${unfinished} to teach`;
   $("teach-label").textContent = count > 1 ? `These ${count} are` : "This is";
   $("teach-button").textContent = count > 1 ? `Teach ${count}` : "Teach";
   const name = $("name").value.trim();
@@ -89,7 +96,7 @@ function describe() {
     const has = category.examples === null ? "which it knows" : `which has ${plural(category.examples, "picture")}`;
     $("teach-hint").textContent = `Adds to “${category.name}”, ${has}.`;
   } else $("teach-hint").textContent = name ? "A new category." : "One picture is enough; three to five are better.";
-  if (!known.length && !view) answers.instead("It knows nothing yet. Show it something, and name it.");
+  if (categories.isLoaded() && !known.length && !view) answers.instead("It knows nothing yet. Show it something, and name it.");
 }
 
 /** Return the kinds of pictures that "Teach" would take now; a camera picture is taken when it is needed. */
@@ -221,7 +228,7 @@ async function turnOn(how) {
 async function live() {
   for (;;) {
     const began = performance.now();
-    if (mode === "camera" && camera.isOn() && !paused && !document.hidden && !isAway() && categories.answerable()) {
+    if (mode === "camera" && camera.isOn() && !paused && !document.hidden && !isAway() && categories.canAnswer()) {
       try {
         const frame = await camera.frame(side());
         if (mode === "camera" && !paused && frame) await ask(frame, { live: true });
@@ -279,7 +286,7 @@ async function take(files) {
 
 /** Write below a picture of the tray what it is taken for. */
 async function caption(item) {
-  if (!categories.answerable()) return;
+  if (!categories.canAnswer()) return;
   try {
     tray.caption(item, await attempt(() => backend.predict(item.blob, { top: 1 })));
   } catch (failure) {
@@ -302,7 +309,7 @@ async function look(item) {
   $("drop").hidden = true;
   view = item.blob;
   describe();
-  if (!categories.answerable()) return;
+  if (!categories.canAnswer()) return;
   try {
     tray.caption(item, await ask(item.blob));
   } catch (failure) {
@@ -322,7 +329,7 @@ async function drawn() {
     view = null;
     asked += 1;
     answers.instead("Nothing yet. Draw a character.");
-  } else if (categories.answerable()) await ask(await drawing.picture()).catch(() => {});
+  } else if (categories.canAnswer()) await ask(await drawing.picture()).catch(() => {});
 }
 
 async function addDrawing() {

@@ -8,7 +8,7 @@ import { toast } from "./notices.js";
 const AT_ONCE = 24; // rows
 const MORE = 4; // times as many rows
 const list = $("categories");
-let known = []; // taught ones first, the latest before the others
+let known = null; // taught ones first, the latest before the others; then base ones that were taught pictures
 let rows = new Map(); // by id
 let limit = AT_ONCE;
 let locked = false; // thumbnails need a token that was not given
@@ -28,7 +28,8 @@ export function start(then) {
     render();
   });
   $("download").addEventListener("click", () => download());
-  $("upload").addEventListener("change", () => upload());
+  $("upload").addEventListener("click", () => $("uploaded").click());
+  $("uploaded").addEventListener("change", () => upload());
   document.addEventListener("unlocked", () => {
     locked = false;
     for (const row of rows.values()) row.show?.();
@@ -36,31 +37,30 @@ export function start(then) {
 }
 
 export const lock = () => (locked = true);
-export const all = () => known;
-export const find = (name) => known.find((one) => one.name === name.trim().normalize("NFC"));
-export const answerable = () => known.filter((one) => !one.hidden).length;
+export const isLoaded = () => known !== null;
+export const all = () => known ?? [];
+export const find = (name) => all().find((one) => one.name === name.trim().normalize("NFC"));
+export const canAnswer = () => all().some((one) => !one.hidden);
 
 export async function load() {
   set(await attempt(() => backend.categories()));
 }
 
 function set(found) {
-  known = [...found.filter((one) => one.origin === "novel").reverse(), ...found.filter((one) => one.origin === "base")];
+  const rank = ({ origin, examples }) => (origin === "novel" ? 0 : examples === null ? 2 : 1);
+  known = found.toSorted((one, other) => rank(one) - rank(other) || (rank(one) ? one.id - other.id : other.id - one.id));
   render();
   changed();
 }
 
 /** Take over a category that is new or changed. */
 export function merge(category) {
-  const place = known.findIndex((one) => one.id === category.id);
-  if (place < 0) known.unshift(category);
-  else known[place] = category;
-  render();
-  changed();
+  set([...all().filter((one) => one.id !== category.id), category]);
   rows.get(category.id)?.show?.();
 }
 
 function render() {
+  if (!isLoaded()) return;
   const words = $("search").value.trim().toLowerCase();
   const origin = $("which").value;
   const found = known.filter(
@@ -243,8 +243,8 @@ async function download() {
 }
 
 async function upload() {
-  const [file] = $("upload").files;
-  $("upload").value = "";
+  const [file] = $("uploaded").files;
+  $("uploaded").value = "";
   if (!file) return;
   await change(async () => {
     const restored = Object.entries(await attempt(() => backend.upload(file)));

@@ -30,6 +30,7 @@ export async function shrink(file, side) {
 
 /** Call `take` with the files that are chosen, dropped anywhere on the page or pasted. */
 export function receive(take) {
+  $("choose").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", () => {
     take([...$("files").files]);
     $("files").value = ""; // so that the same file can be chosen again

@@ -54,7 +54,6 @@ export function caption(item, answers) {
 
 function render() {
   $("tray").hidden = items.length === 0;
-  $("tray-title").textContent = items.length === 1 ? "1 picture to teach" : `${items.length} pictures to teach`;
   items.forEach((item, place) => {
     const [best] = item.answers ?? [];
     const words = best ? `${best.category} ${percent(best.probability)}` : "";
