@@ -4,8 +4,8 @@ import os
 import shutil
 
 import pytest
-
 from looking import Looking, film
+
 from serving import serving
 
 CHROMIUM = shutil.which("chromium")
@@ -24,6 +24,7 @@ def browser(tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip("there is no chromium here: apt-get install chromium")
     folder = tmp_path_factory.mktemp("browser")
+    (folder / "Documents").mkdir()  # without which Chromium offers no files
     flags = [*FLAGS, f"--use-file-for-fake-video-capture={film(folder)}"]
     if os.getuid() == 0:
         flags.append("--no-sandbox")

@@ -131,9 +131,7 @@ class Looking:
 
     def drop(self, *files) -> None:
         """Drag files from outside, and drop them on the page."""
-        given = [
-            (one["name"], one["mimeType"], base64.b64encode(one["buffer"]).decode()) for one in files
-        ]
+        given = [(one["name"], one["mimeType"], base64.b64encode(one["buffer"]).decode()) for one in files]
         self.page.evaluate(
             """given => {
                 const carried = new DataTransfer();
@@ -142,7 +140,8 @@ class Looking:
                     carried.items.add(new File([bytes], name, { type }));
                 }
                 for (const kind of ["dragenter", "dragover", "drop"]) {
-                    const event = new DragEvent(kind, { dataTransfer: carried, bubbles: true, cancelable: true });
+                    const how = { dataTransfer: carried, bubbles: true, cancelable: true };
+                    const event = new DragEvent(kind, how);
                     document.getElementById("stage").dispatchEvent(event);
                 }
             }""",

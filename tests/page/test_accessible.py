@@ -1,7 +1,6 @@
 """Nobody is kept out: axe-core finds nothing serious in any state, light or dark, wide or narrow."""
 
 import pytest
-
 from looking import PSI
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is missing")

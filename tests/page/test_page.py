@@ -3,7 +3,6 @@
 from urllib.parse import urlsplit
 
 import pytest
-
 from looking import CROSS, HOUSE, PSI, file, jpeg, photograph
 
 
@@ -41,7 +40,9 @@ def test_a_thing_before_the_camera_is_taught_and_named_live(page):
 def test_a_photograph_is_uploaded_and_answered(page):
     page.choose(file("beach.jpg", jpeg(photograph(3))))
     page.page.locator("#answers > li").nth(4).wait_for()
-    assert page.page.locator("#picture").evaluate("image => image.complete && image.naturalWidth") == 320  # no larger than it was
+    assert (
+        page.page.locator("#picture").evaluate("image => image.complete && image.naturalWidth") == 320
+    )  # no larger than it was
     assert len(page.answers) == 5
     assert {origin for _, origin in page.answers} <= {"base", "unknown"}
     assert page.page.locator("#tray .caption").inner_text() == page.answers[0][0].lower()
@@ -100,7 +101,11 @@ def test_what_is_forgotten_comes_back_as_it_was(page, service):
 def test_the_whole_way_goes_with_the_keyboard_alone(page):
     keys = page.page.keyboard
     page.tab_to("#canvas")
-    for path in ("Right Right Right Right Right Right", "Down Down Down Down Down Down", "Left Left Left Left"):
+    for path in (
+        "Right Right Right Right Right Right",
+        "Down Down Down Down Down Down",
+        "Left Left Left Left",
+    ):
         keys.press("Space")  # lowers the pen
         for way in path.split():
             keys.press(f"Arrow{way}")
@@ -155,7 +160,12 @@ def test_names_are_text_and_never_markup(page, service, name):
     row.locator(".head").click()
     row.locator(".leans li").first.wait_for()
     assert page.page.title() == "Recollect"
-    assert page.page.locator("#answers img, #categories .name *, #toasts img, #verdict *, script:not([src])").count() == 0
+    assert (
+        page.page.locator(
+            "#answers img, #categories .name *, #toasts img, #verdict *, script:not([src])"
+        ).count()
+        == 0
+    )
     row.locator(".new-name").fill(f"{name}!")
     row.get_by_role("button", name="Rename").click()
     page.toast(f"“{name}” is now “{name}!”.").wait_for()

@@ -2,10 +2,9 @@
 
 import threading
 
-import pytest
+from looking import PSI, file, jpeg, photograph
 
 from conftest import INSECURE
-from looking import PSI, file, jpeg, photograph
 from recollect.modelfile import save_model
 from serving import TOKEN, Service, serving
 
@@ -93,9 +92,7 @@ def test_slow_answers_are_announced(page, service, monkeypatch):
 def test_the_page_says_that_it_is_loading(look, service, monkeypatch):
     categories = service.engine.recognizer.categories
     released = threading.Event()
-    monkeypatch.setattr(
-        service.engine.recognizer, "categories", lambda: (released.wait(20), categories())[1]
-    )
+    monkeypatch.setattr(service.engine.recognizer, "categories", lambda: (released.wait(20), categories())[1])
     page = look(service, loaded=False)
     page.page.locator("#categories[aria-busy] .skeleton").first.wait_for()
     assert page.page.locator("#summary").inner_text() == "Loading the model…"

@@ -223,7 +223,9 @@ async def forget_example(number: int, engine: EngineOf) -> None:
 @private.get("/taught", response_class=Response, responses={200: {"content": {_BINARY: {}}}})
 async def backup(
     engine: EngineOf,
-    category: Annotated[str | None, Query(max_length=1000, description="Only what this one was taught.")] = None,
+    category: Annotated[
+        str | None, Query(max_length=1000, description="Only what this one was taught.")
+    ] = None,
 ) -> Response:
     """Download everything that was taught, or what one category was taught."""
     headers = {"Content-Disposition": 'attachment; filename="taught.safetensors"'}

@@ -15,18 +15,10 @@ _TYPES = {  # not those of the machine, of which some serve scripts as plain tex
 }
 _HEADERS = {
     "cache-control": "no-cache",  # kept, and asked for again each time: the answer is mostly 304
-    "content-security-policy": "; ".join(
-        (
-            "default-src 'none'",
-            "script-src 'self'",
-            "style-src 'self'",
-            "img-src 'self' blob: data:",
-            "connect-src 'self'",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-        )
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
     ),
     "permissions-policy": "camera=(self), geolocation=(), microphone=()",
 }
