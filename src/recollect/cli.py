@@ -119,7 +119,7 @@ Json = Annotated[bool, _flag("--json", "Print the result as JSON on standard out
 Quiet = Annotated[bool, _flag("--quiet", "Show no progress.")]
 Version = Annotated[bool, _flag("--version", "Show the version.", callback=_show_version, is_eager=True)]
 Model = Annotated[
-    Path, _argument("MODEL", "A model file, a run folder, or imagenet, which comes with recollect.")
+    Path, _argument("MODEL", "A model file, a run folder, or imagenet or glyphs, which come with recollect.")
 ]
 Data = Annotated[str, _argument("DATA", "The data the model was trained on.")]
 Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of them.")]
@@ -623,7 +623,7 @@ def _hidden_token(token: str | None) -> str | None:
 @_command()
 def serve(
     model: Path | None = _argument(
-        "MODEL", "A model file, a run folder, or imagenet, which is the default.", None
+        "MODEL", "A model file, a run folder, glyphs, or imagenet, which is the default.", None
     ),
     host: str = _option("ADDRESS", "The address to listen on; 0.0.0.0 is every one.", default="127.0.0.1"),
     port: int = _option("N", "The port to listen on.", min=0, max=65535, default=8000),

@@ -28,7 +28,7 @@ def test_a_thing_before_the_camera_is_taught_and_named_live(page):
     page.page.locator("#answers > li").first.wait_for()
     for _ in range(3):
         page.page.click("#capture")
-    page.page.wait_for_function("document.querySelectorAll('#tray-list li').length === 3")
+    page.page.wait_for_function("() => document.querySelectorAll('#tray-list li').length === 3")
     page.teach("my mug")
     with page.page.expect_response("**/v1/predict*"):
         pass

@@ -68,7 +68,7 @@ async function refresh() {
     if (info.needsToken) categories.lock();
     $("unlock").hidden = !info.needsToken;
     document.querySelector("[data-mode=draw]").hidden = !info.drawn;
-    if (info.drawn && mode === "picture" && !view && !tray.count()) choose("draw");
+    if (info.drawn && !categories.isLoaded() && mode === "picture") choose("draw"); // when it starts
     await categories.load();
   } catch (failure) {
     if (failure.kind !== "offline") toast(failure.message, { kind: "failed" });
@@ -145,6 +145,7 @@ async function teach(name, pictures) {
       waiting: answers.note,
     });
     await ask(pictures.at(-1));
+    showVerdict();
     categories.merge(category);
     const taught = pictures.length - skipped;
     if (taught) toast(`Taught “${category.name}” from ${plural(taught, "picture")}.`);
@@ -157,6 +158,12 @@ async function teach(name, pictures) {
     $("teach-button").disabled = false;
     document.body.classList.remove("teaching");
   }
+}
+
+/** On a phone, go back up to where the new name is answered. */
+function showVerdict() {
+  const { top, bottom } = $("verdict").getBoundingClientRect();
+  if (top < 0 || bottom > innerHeight) $("stage").scrollIntoView({ block: "start" });
 }
 
 /** Ask what a picture shows, and show the answers; returns them. */

@@ -96,12 +96,13 @@ export const backend = {
     const before = token.get();
     token.set(value);
     try {
-      // The cheapest call that needs the token; that there is no such category comes after it.
+      // The cheapest call that needs the token; that there is no such category is found out after it.
       await call("GET", "v1/examples", { query: { category: "unknown", features: false } });
     } catch (error) {
-      if (error.kind !== "refused") token.set(before ?? "");
+      if (error.kind === "refused") return true;
+      token.set(before ?? "");
       if (error.kind === "token") return false;
-      if (error.kind !== "refused") throw error;
+      throw error;
     }
     return true;
   },
