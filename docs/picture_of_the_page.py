@@ -112,7 +112,6 @@ def use(page: Page, url: str, recording: Recording | None) -> None:
     page.click("#teach-button")
     watch(2.5)
     until(2)
-    page.locator("#answer-title").scroll_into_view_if_needed()
     watch(2.5)
     until(3)
     watch(2.5)

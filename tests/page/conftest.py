@@ -24,7 +24,6 @@ def browser(tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip("there is no chromium here: apt-get install chromium")
     folder = tmp_path_factory.mktemp("browser")
-    (folder / "Documents").mkdir()  # without which Chromium offers no files
     flags = [*FLAGS, f"--use-file-for-fake-video-capture={film(folder)}"]
     if os.getuid() == 0:
         flags.append("--no-sandbox")

@@ -10,7 +10,7 @@ def test_a_character_drawn_three_times_is_recognised_the_fourth_time(page):
     for turn, size in ((0, 1.0), (8, 0.8), (-6, 0.9)):
         page.draw(PSI, turn, size)
         page.page.click("#add")
-    assert page.page.locator("#tray li").count() == 3
+    page.page.locator("#tray li").nth(2).wait_for()
     page.teach("trident")
     assert page.taught == ["trident"]
     page.page.click("#clear")
@@ -133,11 +133,11 @@ def test_the_whole_way_goes_with_the_keyboard_alone(page):
 
 
 def test_pictures_are_chosen_with_the_keyboard(page):
+    chosen = [file("one.jpg", jpeg(photograph(1)))]
+    page.page.on("filechooser", lambda chooser: chooser.set_files(chosen))
     page.page.click("[data-mode=picture]")
     page.tab_to("#choose")
-    with page.page.expect_file_chooser() as chooser:
-        page.page.keyboard.press("Enter")
-    chooser.value.set_files([file("one.jpg", jpeg(photograph(1)))])
+    page.page.keyboard.press("Enter")
     page.page.locator("#answers > li").first.wait_for()
 
 
@@ -239,6 +239,7 @@ def test_what_was_taught_is_downloaded_and_uploaded(page, service, tmp_path):
 def test_teaching_and_the_answer_take_one_request_each(page):
     page.draw(PSI)
     page.page.locator("#answers > li").first.wait_for()
+    page.page.wait_for_load_state("networkidle")
     sent = []
     page.page.on("request", lambda request: sent.append((request.method, urlsplit(request.url).path)))
     page.page.fill("#name", "trident")
@@ -260,6 +261,7 @@ def test_one_picture_of_several_is_forgotten(page, service):
     for turn in (0, 10):
         page.draw(PSI, turn)
         page.page.click("#add")
+    page.page.locator("#tray li").nth(1).wait_for()
     page.teach("trident")
     row = page.row("trident")
     row.locator(".head").click()

@@ -45,7 +45,7 @@ def test_without_the_token_nothing_is_taught_and_the_name_stays(look):
         page.page.click("#teach-button")
         page.page.locator("#token").wait_for()
         page.page.keyboard.press("Escape")
-        page.toast("this call needs a token").wait_for()
+        page.toast("This needs the token of the service.").wait_for()
         assert page.page.input_value("#name") == "trident"
         assert page.page.locator("#teach-button").is_enabled()
 

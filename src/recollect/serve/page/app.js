@@ -160,10 +160,10 @@ async function teach(name, pictures) {
   }
 }
 
-/** On a phone, go back up to where the new name is answered. */
+/** On a phone, go back up to the picture and its new name. */
 function showVerdict() {
-  const { top, bottom } = $("verdict").getBoundingClientRect();
-  if (top < 0 || bottom > innerHeight) $("stage").scrollIntoView({ block: "start" });
+  const hidden = $("stage").getBoundingClientRect().top < 0 || $("verdict").getBoundingClientRect().bottom > innerHeight;
+  if (hidden) $("stage").scrollIntoView();
 }
 
 /** Ask what a picture shows, and show the answers; returns them. */
@@ -181,7 +181,8 @@ async function ask(picture, { live: isLive = false } = {}) {
     if (isLatest()) answers.show(found, { live: isLive });
     return found;
   } catch (failure) {
-    if (isLatest()) answers.instead(failure.message, true);
+    if (isLatest() && failure.kind === "offline") answers.instead("Waiting for the service…");
+    else if (isLatest()) answers.instead(failure.message, true);
     throw failure;
   } finally {
     clearTimeout(slow);
@@ -322,6 +323,7 @@ async function look(item) {
   } catch (failure) {
     if (failure.kind !== "refused") return;
     reject(item, failure);
+    answers.instead(NOTHING);
     $("picture").hidden = true;
     $("picture").removeAttribute("src");
     $("drop").hidden = false;
@@ -341,9 +343,9 @@ async function drawn() {
 
 async function addDrawing() {
   if (drawing.isEmpty()) return;
-  const picture = await drawing.picture();
-  tray.add(picture);
-  clearDrawing();
+  const picture = drawing.picture();
+  clearDrawing(); // at once: the next stroke belongs to the next drawing
+  tray.add(await picture);
 }
 
 function clearDrawing() {

@@ -58,7 +58,7 @@ async function call(method, path, { query = {}, body, type } = {}) {
 async function failure(response) {
   const problem = await response.json().catch(() => ({}));
   const words = problem.detail ?? `The service answered with status ${response.status}.`;
-  if (response.status === 401) return new Failure("token", words);
+  if (response.status === 401) return new Failure("token", "This needs the token of the service.");
   if (response.status === 503) return new Failure("busy", words, Number(response.headers.get("Retry-After") ?? 1));
   return new Failure("refused", words);
 }
