@@ -16,9 +16,8 @@ def serious(page):
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1440])
-def test_axe_finds_nothing_serious(look, service, scheme, width):
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1440, "dark")])
+def test_axe_finds_nothing_serious(look, service, width, scheme):
     page = look(service, color_scheme=scheme, viewport={"width": width, "height": 900})
     assert serious(page) == []
     page.draw(PSI)

@@ -237,9 +237,8 @@ def test_what_was_taught_is_downloaded_and_uploaded(page, service, tmp_path):
 
 
 def test_teaching_and_the_answer_take_one_request_each(page):
-    page.draw(PSI)
+    page.draw(HOUSE)  # a single stroke, and so a single question
     page.page.locator("#answers > li").first.wait_for()
-    page.page.wait_for_load_state("networkidle")
     sent = []
     page.page.on("request", lambda request: sent.append((request.method, urlsplit(request.url).path)))
     page.page.fill("#name", "trident")
