@@ -48,6 +48,20 @@ def test_a_photograph_is_uploaded_and_answered(page):
     assert page.page.locator("#tray .caption").inner_text() == page.answers[0][0].lower()
 
 
+def test_a_picture_that_is_taken_out_is_not_looked_at_any_more(page):
+    page.choose(file("one.jpg", jpeg(photograph(3))), file("two.jpg", jpeg(photograph(4))))
+    page.page.locator("#tray li").nth(1).wait_for()
+    assert page.page.locator("#teach-label").inner_text() == "These 2 are"
+    page.page.get_by_role("button", name="Remove picture 1").click()
+    assert "two.jpg" in page.page.locator("#picture").get_attribute("alt")
+    assert page.page.locator("#teach-label").inner_text() == "This is"
+    page.page.get_by_role("button", name="Remove picture 1").click()
+    assert page.page.locator("#drop").is_visible()
+    page.page.fill("#name", "thing")
+    page.page.click("#teach-button")
+    page.toast("Show it a picture first.").wait_for()
+
+
 def test_a_dropped_file_that_is_no_picture_is_refused_by_its_name(look, service):
     page = look(service, errors=["422"])
     page.drop(file("notes.txt", b"milk, bread", "text/plain"))

@@ -27,8 +27,11 @@ let asked = 0; // the number of the last question, so that late answers to other
 
 async function begin() {
   answers.listen((name) => teach(name, [view]));
-  tray.listen({ select: look, change: describe });
-  categories.start(describe);
+  tray.listen({ select: look, change: describe, removed: (other) => (other ? look(other) : clearPicture()) });
+  categories.start(() => {
+    $("names").replaceChildren(...categories.all().map((one) => element("option", { value: one.name })));
+    describe();
+  });
   drawing.listen(drawn);
   receive(take);
   whenBack(async () => {
@@ -81,9 +84,6 @@ function describe() {
   const taught = known.filter((one) => one.origin === "novel").length;
   if (categories.isLoaded()) {
     $("summary").textContent = `Knows ${plural(known.length, "category", "categories")}, ${taught} of them taught`;
-  }
-  if (known.length !== $("names").childElementCount) {
-    $("names").replaceChildren(...known.map((one) => element("option", { value: one.name })));
   }
   const count = teachable().length;
   const unfinished = count > tray.count() ? " and this drawing" : "";
@@ -323,13 +323,20 @@ async function look(item) {
   } catch (failure) {
     if (failure.kind !== "refused") return;
     reject(item, failure);
-    answers.instead(NOTHING);
-    $("picture").hidden = true;
-    $("picture").removeAttribute("src");
-    $("drop").hidden = false;
-    view = null;
-    describe();
+    clearPicture();
   }
+}
+
+function clearPicture() {
+  tray.mark(null);
+  if (mode !== "picture") return;
+  $("picture").hidden = true;
+  $("picture").removeAttribute("src");
+  $("drop").hidden = false;
+  view = null;
+  asked += 1;
+  answers.instead(NOTHING);
+  describe();
 }
 
 async function drawn() {

@@ -6,10 +6,16 @@ let items = []; // { blob, answers }
 let chosen = null;
 let handlers = {};
 
-/** `select(item)` is called when one is looked at, `change()` when there are more or fewer. */
+/**
+ * `select(item)` is called when one is looked at, `change()` when there are more or fewer, and `removed(item)`
+ * when a person takes out the one that is looked at; the item is another one to look at, if there is one.
+ */
 export function listen(given) {
   handlers = given;
-  $("empty-tray").addEventListener("click", () => empty());
+  $("empty-tray").addEventListener("click", () => {
+    empty();
+    if (chosen) handlers.removed();
+  });
 }
 
 export const blobs = () => items.map((item) => item.blob);
@@ -19,7 +25,10 @@ export function add(blob, answers = null) {
   const item = { blob, answers, row: clone("tray-item") };
   showBlob(item.row.querySelector("img"), blob);
   item.row.querySelector(".thumb").addEventListener("click", () => handlers.select(item));
-  item.row.querySelector(".remove").addEventListener("click", () => remove(item));
+  item.row.querySelector(".remove").addEventListener("click", () => {
+    remove(item);
+    if (item === chosen) handlers.removed(items[0]);
+  });
   items.push(item);
   render();
   return item;
