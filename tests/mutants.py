@@ -738,14 +738,14 @@ MUTANTS = [
         "serve/files.py",
         "script-src 'self'",
         "script-src *",
-        "serve/test_files.py -k policy",
+        "serve/test_page_files.py -k policy",
     ),
     Mutant(
         "a file of the page is kept without asking again",
         "serve/files.py",
         '"no-cache"',
         '"max-age=86400"',
-        "serve/test_files.py -k known_again",
+        "serve/test_page_files.py -k known_again",
     ),
     Mutant(
         "an undo brings back other categories too",

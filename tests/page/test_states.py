@@ -2,9 +2,8 @@
 
 import threading
 
-from looking import PSI, file, jpeg, photograph
+from looking import INSECURE, PSI, file, jpeg, photograph
 
-from conftest import INSECURE
 from recollect.modelfile import save_model
 from serving import TOKEN, Service, serving
 
