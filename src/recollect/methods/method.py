@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from recollect.data.splits import Split
 from recollect.data.tasks import Tasks
@@ -48,11 +49,17 @@ class Method(Scorer):
 
 
 def task_scores(
-    score: FeatureScores, novel: FeatureSet | None, base: FeatureSet, device: torch.device
+    score: FeatureScores,
+    novel: FeatureSet | None,
+    base: FeatureSet,
+    device: torch.device,
+    *,
+    joint: bool,
 ) -> ScoringFunction:
-    """Return a scoring function that gathers the features of tasks and scores them.
+    """Return a scoring function that gathers what is seen of the pictures of tasks, and scores it.
 
-    A method without base scores gets one base category that never wins.
+    A method without base scores is asked about novel queries only: some look at all queries of a task
+    together. It gets one base category that never wins, and base queries score 0.
     """
     base_features = base.features.to(device)
     novel_features = base_features if novel is None else novel.features.to(device)
@@ -60,9 +67,12 @@ def task_scores(
 
     @torch.inference_mode()
     def scores(tasks: Tasks) -> Scores:
-        queries = torch.cat([novel_features[tasks.novel_queries], base_features[tasks.base_queries]], dim=1)
-        base_scores, novel_scores = score(examples[tasks.support], queries)
+        asked = novel_features[tasks.novel_queries]
+        if joint:
+            asked = torch.cat([asked, base_features[tasks.base_queries]], dim=1)
+        base_scores, novel_scores = score(examples[tasks.support], asked)
         if base_scores is None:
+            novel_scores = F.pad(novel_scores, (0, 0, 0, tasks.base_queries.shape[1]))
             base_scores = novel_scores.new_full((*novel_scores.shape[:2], 1), -torch.inf)
         elif novel is None:
             hidden = tasks.hidden(base_scores.shape[2]).to(device)

@@ -19,6 +19,8 @@ from recollect.training.schedules import OneCycle, Steps
 
 Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
+# Sections that runs begun with an older version lack. At their defaults they change nothing in such a run.
+NEWER_SECTIONS = ("meta",)
 
 
 class SmallFirst(Value):
@@ -88,6 +90,20 @@ class EpisodicRecipe(Value):
     episodes: Positive = 8  # in a step
 
 
+class MetaRecipe(Value):
+    """What methods that learn to learn have of their own: MAML, Meta-LSTM, temporal convolutions.
+
+    Their outer optimiser is Adam; everything else is the recipe of episodes.
+    """
+
+    rate: Annotated[float, Field(gt=0)] | None = None  # Adam's, at its highest; default: the method's own
+    schedule: Literal["one-cycle", "constant"] = "one-cycle"
+    inner_steps: Positive | None = None  # of gradient descent on a support, in training; default: the same
+    test_steps: Positive | None = None  # of it on a new task; default: the same
+    inner_rate: Annotated[float, Field(gt=0)] = 0.01
+    learn_rates: bool = False  # MAML: the inner rate of every layer is learned, and so starts there
+
+
 class Config(Value):
     """Everything that determines the trained weights."""
 
@@ -117,6 +133,7 @@ class Config(Value):
     stage1: StageOne = StageOne()
     stage2: StageTwo = StageTwo()
     episodic: EpisodicRecipe = EpisodicRecipe()
+    meta: MetaRecipe = MetaRecipe()
 
     @property
     def frozen(self) -> bool:

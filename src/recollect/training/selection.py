@@ -1,11 +1,12 @@
 """Model selection: validation during training, so that the best model is kept."""
 
 from dataclasses import replace
+from functools import partial
 
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape, task_sampler
-from recollect.evaluation.evaluate import ScoringFunction, model_figures
-from recollect.features import FeatureSet, extract
+from recollect.evaluation.evaluate import Scorer, ScoringFunction, model_figures
+from recollect.features import FeatureSet
 from recollect.model.model import Model
 from recollect.training.config import Config
 
@@ -33,11 +34,12 @@ class Judgement:
         for shape in self.shapes:
             sampler.check(shape)
 
-    def features(self, model: Model) -> HeldOut:
-        """Return the features of the pictures that tasks are drawn from."""
-        novel = None if self.novel_images is None else extract(model, self.novel_images)
-        base = extract(model, self.base_images)
-        return novel, base if self.support is None else replace(base, support=extract(model, self.support))
+    def features(self, model: Model, by: Scorer | None = None) -> HeldOut:
+        """Return what a method (default: the paper's) sees of the pictures that tasks are drawn from."""
+        see = partial((by or Scorer()).see, model, keep=False)
+        novel = None if self.novel_images is None else see(self.novel_images)
+        base = see(self.base_images)
+        return novel, base if self.support is None else replace(base, support=see(self.support))
 
     def figures(
         self, model: Model, novel: FeatureSet | None, base: FeatureSet, score: ScoringFunction | None = None

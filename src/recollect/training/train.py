@@ -17,8 +17,8 @@ from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped, one_line
 from recollect.evaluation.evaluate import model_scores
 from recollect.features import extract
-from recollect.model.model import Model
-from recollect.model.spec import Calibration, ModelSpec
+from recollect.model.model import Learner, Model
+from recollect.model.spec import Calibration, LearnerSpec, ModelSpec
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
 from recollect.pretrained import is_pretrained, licence_of
 from recollect.system import machine
@@ -195,8 +195,10 @@ def resolve(config: Config, split: Split) -> Config:
     return fit_to_minutes(config, model, split)
 
 
-def new_model(config: Config, split: Split) -> Model:
-    """Return an untrained model with plain means for a generator."""
+def new_model(
+    config: Config, split: Split, made_for: LearnerSpec | None = None, learner: Learner | None = None
+) -> Model:
+    """Return an untrained model with plain means for a generator, and with a method's own `learner`."""
     torch.manual_seed(step_seed(config.seed, 0, 0))
     spec = ModelSpec(
         extractor=config.extractor,
@@ -207,8 +209,9 @@ def new_model(config: Config, split: Split) -> Model:
         categories=split.categories,
         centred=is_pretrained(config.extractor),
         mirrored=config.mirrored,
+        learner=made_for,
     )
-    return starting_model(spec).to(config.device)
+    return starting_model(spec, learner).to(config.device)
 
 
 def learn_stage_one(
