@@ -5,7 +5,9 @@ mode. A run sees as many pictures as stage 1 of the same configuration, under th
 """
 
 import threading
+import time
 from abc import ABC, abstractmethod
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,7 @@ from recollect.model.model import Model
 from recollect.model.spec import ClassifierKind, LearnerSpec
 from recollect.pretrained import is_pretrained
 from recollect.system.disk import remove_file
+from recollect.training.budget import Speed, judged_pictures, seconds_each
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.episodes import Episodes, pictures_of
@@ -36,6 +39,7 @@ from recollect.training.stage1 import Ints, PicturesByStep, augmentation
 from recollect.training.train import new_model, save_trained
 
 L = TypeVar("L", bound=nn.Module)
+_TRIED = 20  # tasks by which the time of a selection is measured
 
 
 class EpisodicMethod(Method, ABC):
@@ -112,11 +116,27 @@ class EpisodicMethod(Method, ABC):
             )
         return super().train(config, out, resume=resume)
 
-    def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
-        """Train on episodes of base pictures."""
+    def speed(self, config: Config, model: Model, split: Split) -> Speed:  # noqa: ARG002
+        """Return the time of episodes with as many pictures as a step of stage 1, and of a selection."""
+        one = config.model_copy(update={"stage1": config.stage1.model_copy(update={"steps": 1})})
+        stage = self.stage(one, split)
+        with closing(stage):
+            step = seconds_each(lambda step: stage.loss(step)[0].backward(), timed=4)  # type: ignore[no-untyped-call]
+            stage.judgement.tasks = min(_TRIED, config.select_tasks)
+            began = time.perf_counter()
+            stage.judge()
+            judging = (time.perf_counter() - began) * config.select_tasks / stage.judgement.tasks
+        return Speed(step * config.stage1.batch / stage.in_step, 0.0, judging / judged_pictures(split))
+
+    def stage(self, config: Config, split: Split) -> "EpisodesOfPictures":
+        """Return the training on episodes, from its start."""
         _, shape = episode_shape(self, config, split)
         model = new_model(config, split, self.made_for(config, shape.ways), self.learner)
-        stage = EpisodesOfPictures(self, model, split, config)
+        return EpisodesOfPictures(self, model, split, config)
+
+    def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
+        """Train on episodes of base pictures."""
+        stage = self.stage(config, split)
 
         def save(**facts: Any) -> None:  # noqa: ANN401
             self.finish(stage.model, split)

@@ -14,6 +14,7 @@ from recollect.evaluation.evaluate import Scorer, ScoringFunction
 from recollect.evaluation.metrics import Scores
 from recollect.features import FeatureSet, category_means, extract
 from recollect.model.model import Model
+from recollect.training.budget import Speed, measure
 from recollect.training.config import Config
 from recollect.training.runfolder import RunFolder
 from recollect.training.train import learn_both_stages, train
@@ -41,7 +42,12 @@ class Method(Scorer):
 
     def train(self, config: Config, out: Path, *, resume: bool = False) -> int:
         """Train in the run folder `out`, or resume the run there; return how many pictures were held out."""
-        return train(self.settled(config), out, resume=resume, learn=self.learn, check=self.check)
+        config = self.settled(config)
+        return train(config, out, resume=resume, learn=self.learn, check=self.check, speed_of=self.speed)
+
+    def speed(self, config: Config, model: Model, split: Split) -> Speed:
+        """Return how long the method's training takes on this machine."""
+        return measure(config, model, split)
 
     def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
         """Train a new or begun run until it is finished or asked to stop."""

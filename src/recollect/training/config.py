@@ -172,10 +172,15 @@ def preset_names() -> list[str]:
     return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
-def default_preset(data: str, extractor: str = "", *, finetune: bool = False) -> str | None:
-    """Return the recipe for a pretrained extractor, or for a data set."""
+def default_preset(
+    data: str, extractor: str = "", *, finetune: bool = False, method: str = PAPER
+) -> str | None:
+    """Return the recipe for a pretrained extractor, for a method on a data set, or for a data set."""
     if is_pretrained(extractor):
         return "finetune" if finetune else "pretrained"
+    of_method = f"{data.partition(':')[0]}-{method}"
+    if of_method in preset_names():
+        return of_method
     recipes = {
         "glyphs": "demo",
         "cifar-fs": "cifar-fs-c64f-quick",
