@@ -34,7 +34,7 @@ from recollect.training.loop import Stage, run_stage
 from recollect.training.optimizer import ClippedAdam
 from recollect.training.runfolder import RunFolder
 from recollect.training.schedules import OneCycle, Steps
-from recollect.training.selection import Judgement
+from recollect.training.selection import WAYS, Judgement
 from recollect.training.stage1 import Ints, PicturesByStep, augmentation
 from recollect.training.train import new_model, save_trained
 
@@ -179,7 +179,8 @@ class EpisodesOfPictures(Stage):
         )
         self._pictures = PicturesByStep(split.base_train, self._rows)
         self.augmentation = augmentation(split, config.stage1)
-        self.judgement = Judgement(split, config.select_shots, config)
+        most = WAYS if model.learner is None else min(WAYS, shape.ways)
+        self.judgement = Judgement(split, config.select_shots, config, most)
 
     def _rows(self, step: int) -> Ints:
         rows: Ints = pictures_of(self.episodes[step][0]).flatten().numpy()

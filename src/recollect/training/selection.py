@@ -11,6 +11,7 @@ from recollect.model.model import Model
 from recollect.training.config import Config
 
 HeldOut = tuple[FeatureSet | None, FeatureSet]  # of novel and of base pictures
+WAYS = 5  # of the tasks, where a method can answer as many
 SUPPORT = 10  # training pictures of each category that serve as support in some tasks
 
 
@@ -22,7 +23,7 @@ class Judgement:
     The generator has seen those, which makes these tasks a little easier than a user's.
     """
 
-    def __init__(self, split: Split, shots: tuple[int, ...], config: Config) -> None:
+    def __init__(self, split: Split, shots: tuple[int, ...], config: Config, ways: int = WAYS) -> None:
         self.novel_images, self.base_images = split.evaluated("val")
         self.tasks = config.select_tasks
         self.support = None
@@ -30,7 +31,7 @@ class Judgement:
             whole = config.generator == "ridge"  # which leaves out all that it saw of a hidden category
             self.support = split.base_train if whole else split.base_train.first(SUPPORT)
         sampler = task_sampler(self.base_images, self.novel_images, self.support)
-        self.shapes = [sampler.fit(TaskShape(5, count, split.queries)) for count in shots]
+        self.shapes = [sampler.fit(TaskShape(ways, count, split.queries)) for count in shots]
         for shape in self.shapes:
             sampler.check(shape)
 
