@@ -4,9 +4,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, memory, recogniser, service
+from benchmarks import learning, memory, meta, recogniser, service
 
 learning.main()
+meta.main()
 recogniser.main()
 service.main()
 with tempfile.TemporaryDirectory() as name:

@@ -109,7 +109,7 @@ def times_figure(points: Sequence[Point]) -> Figure:
         axes.set_xscale("log")
         axes.set_xlim(least / 1.6, most * 1.6)
         _label(axes)
-    grid[0].set_ylabel("novel queries right among novel categories, %", fontsize=11)
+    grid[0].set_ylabel("Novel accuracy, %", fontsize=11)
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=10, frameon=False)
     tasks = " or ".join(str(count) for count in sorted({point.tasks for point in points}))
