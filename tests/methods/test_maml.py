@@ -12,6 +12,7 @@ from recollect.methods import find_method
 from recollect.methods.task_network import convolve
 from recollect.model.model import Model
 from recollect.model.spec import LearnerSpec, ModelSpec, Preprocessing
+from recollect.training.config import make_config
 
 TASKS, WAYS, SHOTS, QUERIES, STEPS = 2, 3, 2, 2, 2
 
@@ -95,6 +96,21 @@ def test_scores_and_meta_gradients_are_those_of_a_loop_over_tasks(name, how):
     for one, other in zip(gradients(model, ours), gradients(model, theirs), strict=True):
         assert other.abs().max() > 0
         torch.testing.assert_close(one, other)
+
+
+def test_a_run_may_begin_with_the_first_order():
+    method, model, support, queries = problem("maml", size=16)
+    config = make_config({}, {"data": "x"}, {"meta.first_order": "0.5"})
+    expected = {
+        order: gradients(model, slowly(model.train(), support, queries, second_order=order))[0]
+        for order in (True, False)
+    }
+    for share, order in ((0.0, False), (0.49, False), (0.5, True), (0.9, True)):
+        method.prepare(model, config, share)
+        found = gradients(model, method.novel_scores(model, support, queries))[0]
+        torch.testing.assert_close(found, expected[order])
+    find_method("fomaml").prepare(model, config, 0.9)
+    assert not model.learner.second_order
 
 
 def test_the_meta_gradient_is_that_of_finite_differences():

@@ -60,6 +60,9 @@ class EpisodicMethod(Method, ABC):
         """Return what is seen of pictures (n, size, size, 3) in training: here, features (n, d)."""
         return model.embed(pixels)
 
+    def prepare(self, model: Model, config: Config, share: float) -> None:
+        """Get ready for a step of training, when `share` of them is done."""
+
     def made_for(self, config: Config, ways: int) -> LearnerSpec | None:  # noqa: ARG002
         """Return what the method's own `learner` is made for, if there is one."""
         return None
@@ -173,7 +176,7 @@ class EpisodesOfPictures(Stage):
             recipe = recipe.model_copy(update={"schedule": meta_schedule(config, method.rate)})
             self.slower = f"meta.rate={(config.meta.rate or method.rate) / 5:g}"
         super().__init__(model, recipe, config)
-        self.method = method
+        self.method, self.config = method, config
         self.episodes = Episodes(
             sampler, shape, count=config.episodic.episodes, views=1, mixed=False, seed=config.seed
         )
@@ -205,6 +208,7 @@ class EpisodesOfPictures(Stage):
         _, taken = self._pictures[step]
         pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)
         self.model.train()
+        self.method.prepare(self.model, self.config, step / self.steps)
         seen = self.method.look(self.model, pixels.to(device))
         seen = seen.view(self.episodes.count, -1, *seen.shape[1:])
         support, queries = seen[:, : shape.ways * shape.shots], seen[:, shape.ways * shape.shots :]

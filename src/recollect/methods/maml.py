@@ -18,6 +18,7 @@ class Start(AdaptingLearner):
     """Where the head starts, and the rates α of every weight of the network, which may be learned."""
 
     rates: Tensor
+    second_order = True  # of the next step
 
     def __init__(self, spec: LearnerSpec, width: int) -> None:
         super().__init__(spec, width)
@@ -55,6 +56,10 @@ class MAML(AdaptingMethod):
         """Return the start of the head, and the rates."""
         return Start(spec, width)
 
+    def prepare(self, model: Model, config: Config, share: float) -> None:
+        """Decide on the order of the derivative: a run may begin with the first, which takes less time."""
+        learner_of(model, Start).second_order = self.second_order and share >= config.meta.first_order
+
     def adam(self, parameters: list[nn.Parameter]) -> ClippedAdam:
         """Return Adam with gradients clipped to ±10."""
         return ClippedAdam(parameters, value=_CLIP)
@@ -62,7 +67,7 @@ class MAML(AdaptingMethod):
     def adapted_scores(self, model: Model, adaptation: Adaptation, steps: int) -> Tensor:
         """Descend on the loss of each task's support, then score its queries: (tasks, q, ways)."""
         weights = adaptation.start()
-        through = self.second_order and model.training
+        through = model.training and self.second_order and learner_of(model, Start).second_order
         moving = [name for name in weights if name.startswith("head." if self.head_alone else "")]
         rates = dict(zip(weights, learner_of(model, Start).rates, strict=True))
         for _ in range(steps):

@@ -102,6 +102,7 @@ class MetaRecipe(Value):
     test_steps: Positive | None = None  # of it on a new task; default: the same
     inner_rate: Annotated[float, Field(gt=0)] = 0.01
     learn_rates: bool = False  # MAML: the inner rate of every layer is learned, and so starts there
+    first_order: Annotated[float, Field(ge=0, le=1)] = 0  # MAML: share of the run that is of first order
 
 
 class Config(Value):
