@@ -758,7 +758,7 @@ MUTANTS = [
         "serve/test_calls.py -k that_one_alone",
     ),
     Mutant(
-        "the page is opened by every worker's address",
+        "the page is opened at an address that leads nowhere",
         "serve/run.py",
         "_WILDCARDS.get(settings.host, settings.host)",
         "settings.host",
