@@ -246,10 +246,7 @@ def load_model(
 
     path = find_model(path)
     header = read_header(path)
-    if extractor not in {None, header.spec.extractor}:
-        raise ModelError(
-            f"the extractor of {path} is '{header.spec.extractor}' and not '{extractor}': name that, or none"
-        )
+    _require_named(path, header, extractor, learner)
     own = own_extractor(extractor, header.spec.preprocessing.size) if is_own_code(extractor) else None
     try:
         with torch.device("meta"):  # shapes only: a header may ask for more memory than there is
@@ -283,6 +280,19 @@ def load_model(
     model = Model(header.spec, own, learner)
     model.load_state_dict(weights)
     return model.eval()
+
+
+def _require_named(path: Path, header: Header, extractor: str | None, learner: "Learner | None") -> None:
+    """Refuse a caller who names another extractor, or no learner where the model has one."""
+    if extractor not in {None, header.spec.extractor}:
+        raise ModelError(
+            f"the extractor of {path} is '{header.spec.extractor}' and not '{extractor}': name that, or none"
+        )
+    if header.spec.learner is not None and learner is None:
+        raise ModelError(
+            f"{path} is a model of the method {header.method}, which has no features of its own: it is there "
+            "for `recollect evaluate`"
+        )
 
 
 def fingerprint(model: "Model") -> str:

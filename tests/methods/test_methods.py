@@ -366,6 +366,11 @@ def test_a_learner_cannot_be_taught(name, trained, tmp_path, refused):
     assert f"is a model of the method {name}, which is there for comparison" in told
 
 
+def test_a_learner_is_only_there_to_be_evaluated(trained, colours, tmp_path, refused):
+    told = refused("plot", "tsne", trained("maml"), colours, "--out", tmp_path / "features.png")
+    assert "is a model of the method maml, which has no features of its own" in told
+
+
 @pytest.mark.parametrize("name", ["maml", "temporal"])
 def test_a_learner_that_diverges_says_which_rate_to_lower(name, colours, tmp_path, monkeypatch, refused):
     train_quickly(monkeypatch)

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -89,7 +90,7 @@ class AdaptingMethod(EpisodicMethod):
                 f"{self.title} adapts to pictures that are held in memory, and these are decoded on the fly: "
                 "raise --cache-gb"
             )
-        pixels = torch.from_numpy(images.take(torch.arange(len(images)).numpy()))
+        pixels = torch.from_numpy(images.take(np.arange(len(images))))
         return FeatureSet(pixels, torch.from_numpy(images.labels), images.categories)
 
     def look(self, model: Model, pixels: Tensor) -> Tensor:  # noqa: ARG002
@@ -134,7 +135,7 @@ class Adaptation:
     def scores(
         self, weights: Weights, pictures: Patches, statistics: Statistics | None = None
     ) -> tuple[Tensor, Statistics]:
-        """Score the pictures of every task with its own weights: (tasks, n, ways)."""
+        """Score the pictures of every task with its own weights: (tasks, n, ways); also the statistics."""
 
         def one(own: Weights, seen: Patches, given: Statistics | None) -> tuple[Tensor, Statistics]:
             scores, found = functional_call(self.network, own, (seen, self.size, given))

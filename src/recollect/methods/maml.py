@@ -79,7 +79,8 @@ class MAML(AdaptingMethod):
             weights = weights | {
                 name: weights[name] - rates[name] * slope for name, slope in zip(moving, slopes, strict=True)
             }
-        scores, _ = adaptation.scores(weights, adaptation.queries)
+        with torch.set_grad_enabled(model.training):
+            scores, _ = adaptation.scores(weights, adaptation.queries)
         return scores
 
 

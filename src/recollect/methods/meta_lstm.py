@@ -100,10 +100,12 @@ class MetaLSTM(AdaptingMethod):
             current = _unflat(state[-1].detach().requires_grad_(), start)
             losses, statistics = adaptation.support_losses(current)
             slopes = torch.autograd.grad(losses.sum(), list(current.values()))
-            state = learner(_flat(dict(zip(current, slopes, strict=True))), losses.detach(), state)
+            with torch.set_grad_enabled(model.training):
+                state = learner(_flat(dict(zip(current, slopes, strict=True))), losses.detach(), state)
             running = _mixed(running, statistics)
         own = None if model.training else running
-        scores, _ = adaptation.scores(_unflat(state[-1], start), adaptation.queries, own)
+        with torch.set_grad_enabled(model.training):
+            scores, _ = adaptation.scores(_unflat(state[-1], start), adaptation.queries, own)
         return scores
 
 
