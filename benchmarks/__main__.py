@@ -5,9 +5,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, memory, page, recogniser, service
+from benchmarks import learning, memory, meta, page, recogniser, service
 
 learning.main()
+meta.main()
 recogniser.main()
 service.main()
 if shutil.which("chromium"):

@@ -376,6 +376,19 @@ def tsne(
     _print(report, tsne_text)
 
 
+@_command(plot_app)
+def methods(
+    results: list[Path] = _argument(
+        "RESULT", "Result files of reproduce table2, or folders that it wrote.", default=...
+    ),
+    out: Path = _option("PNG", "The PNG file to draw.", "--out", "-o", callback=_png, default=...),
+) -> None:
+    """Draw the accuracy of methods against their minutes of training, all on one picture."""
+    from recollect.reproduce.times import plot_methods, times_text
+
+    _print(plot_methods(results, out), times_text)
+
+
 @_command()
 def check(
     model: Model,
@@ -702,6 +715,11 @@ def reproduce(
     extractors: str | None = _option(
         "NAMES", "Rows of table2: some of c32f,c64f,c128f,resnet (all but resnet)."
     ),
+    methods: str | None = _option(
+        "NAMES",
+        "Rows of table2 of other methods, with c32f: some of matching,prototypical,maml,fomaml,anil,"
+        "meta-lstm,temporal (none).",
+    ),
     out: Path = _option(
         "DIR",
         "Folder for runs, results and page; what is finished there is kept.",
@@ -718,9 +736,12 @@ def reproduce(
     """Reproduce a table or figure of the paper: train, measure, write a page. Resumes where it stopped."""
     from recollect.commands.reproduce import reproduce as run
 
-    wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
-    names = None if extractors is None else extractors.split(",")
-    made = run(what, data, out, settings or [], device, threads, extractors=names, note=note, **wishes)
+    wishes: dict[str, Any] = {
+        "minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries,
+    }  # fmt: skip
+    for name, words in {"extractors": extractors, "methods": methods}.items():
+        wishes[name] = None if words is None else words.split(",")
+    made = run(what, data, out, settings or [], device, threads, note=note, **wishes)
     _print(made, lambda result: str(result["made"]))
 
 

@@ -17,14 +17,14 @@ from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped, one_line
 from recollect.evaluation.evaluate import model_scores
 from recollect.features import extract
-from recollect.model.model import Model
-from recollect.model.spec import Calibration, ModelSpec
+from recollect.model.model import Learner, Model
+from recollect.model.spec import Calibration, LearnerSpec, ModelSpec
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
 from recollect.pretrained import is_pretrained, licence_of
 from recollect.system import machine
 from recollect.system.disk import locked, remove_file
 from recollect.system.progress import say
-from recollect.training.budget import fit_to_minutes
+from recollect.training.budget import Measure, fit_to_minutes, measure
 from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
@@ -105,11 +105,12 @@ def train(
     resume: bool = False,
     learn: Learn = learn_both_stages,
     check: Check | None = None,
+    speed_of: Measure = measure,
 ) -> int:
     """Train both stages in the folder `out`, or resume the run there; return how many pictures were held out.
 
     Methods that the paper's model is compared with pass their own `learn`, and a `check` that refuses what
-    they cannot learn from before anything is written.
+    they cannot learn from before anything is written; `speed_of` is for --minutes.
 
     Raises `Stopped` when the run was asked to stop; once stage 1 has begun, `out` then holds a usable model
     (in closed form there is no stage 1, and none).
@@ -135,7 +136,7 @@ def train(
         cache_gb=config.cache_gb,
     )
     if not resume:
-        config = resolve(config, split)
+        config = resolve(config, split, speed_of)
         if check is not None:
             check(config, split)
     else:
@@ -167,7 +168,7 @@ def _require_apart(data: str, out: Path) -> None:
                 raise ConfigError(f"--out {out} lies among the pictures of {place}: choose another folder")
 
 
-def resolve(config: Config, split: Split) -> Config:
+def resolve(config: Config, split: Split, speed_of: Measure = measure) -> Config:
     """Return the configuration with everything resolved: threads, device, steps."""
     config = config.model_copy(
         update={
@@ -192,11 +193,13 @@ def resolve(config: Config, split: Split) -> Config:
         RunFolder(Path(config.stage1_from)).require_stage_one(
             model.spec, _trained_on(config), finetune=config.finetune
         )
-    return fit_to_minutes(config, model, split)
+    return fit_to_minutes(config, model, split, speed_of)
 
 
-def new_model(config: Config, split: Split) -> Model:
-    """Return an untrained model with plain means for a generator."""
+def new_model(
+    config: Config, split: Split, made_for: LearnerSpec | None = None, learner: Learner | None = None
+) -> Model:
+    """Return an untrained model with plain means for a generator, and with a method's own `learner`."""
     torch.manual_seed(step_seed(config.seed, 0, 0))
     spec = ModelSpec(
         extractor=config.extractor,
@@ -207,8 +210,9 @@ def new_model(config: Config, split: Split) -> Model:
         categories=split.categories,
         centred=is_pretrained(config.extractor),
         mirrored=config.mirrored,
+        learner=made_for,
     )
-    return starting_model(spec).to(config.device)
+    return starting_model(spec, learner).to(config.device)
 
 
 def learn_stage_one(
