@@ -40,7 +40,7 @@ _EXTRACTOR = "extractor."  # prefix of its weights
 TAUGHT = "taught."  # prefix of tensors that hold taught categories
 _CENTRE = "centre"
 _STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moments", _CENTRE}
-READY = ("imagenet",)  # models that come with the package
+READY = ("imagenet", "glyphs")  # models that come with the package
 
 
 class TrainedOn(Value):
