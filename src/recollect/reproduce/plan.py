@@ -237,7 +237,7 @@ def affordable(plan: Plan, data: str, split: Split) -> float:
     for training in plan.rows.trainings(plan.seeds):
         config = config_of(plan, training, data)
         ours, stage1 = config.method == PAPER, config.stage1
-        own = find_method(config.method) if training.kind == "extractor" and not ours else None
+        own = find_method(config.method) if training.row.key in plan.rows.methods else None
         kind = training.cost if own else config.extractor
         if kind not in speeds:
             config = config.model_copy(update={"device": str(machine.find_device(config.device))})

@@ -65,8 +65,9 @@ class Training(NamedTuple):
     @property
     def cost(self) -> str:
         """Return the same word for trainings that take about as long."""
-        own = (self.row.settings.get("extractor", ""), self.row.method or "")
-        return " ".join([self.kind, *own, str(self.shots or "") if self.row.method else ""])
+        extractor = self.row.settings.get("extractor", "")
+        own = f" {self.row.method} {self.shots}" if self.row.method and extractor else ""
+        return f"{self.kind} {extractor}{own}"
 
 
 def _name(key: str, shots: int | None, seed: int) -> str:
