@@ -149,7 +149,7 @@ def test_threads_that_teach_at_once_lose_nothing(store):
 
 
 def test_more_categories_than_are_read_at_a_time(store, monkeypatch):
-    monkeypatch.setattr("recollect.store.sqlite._AT_ONCE", 7)
+    monkeypatch.setattr("recollect.store.sql._AT_ONCE", 7)
     ids = [store.add(f"c{number}", [example(number)] * (1 + number % 3)).id for number in range(20)]
     found = list(store.terms())
     assert [category for category, _ in found] == ids
