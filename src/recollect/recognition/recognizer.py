@@ -27,7 +27,7 @@ from recollect.errors import (
 from recollect.images import Array4d, Picture, Pictures, are_many, own_name, read_pixels, thumbnail
 from recollect.modelfile import read_taught, require_replaceable
 from recollect.recognition.bundle import backup_of, read_backup, save_bundle, unpack
-from recollect.recognition.opening import store_file
+from recollect.recognition.opening import place_of_store
 from recollect.recognition.results import Among, Category, Duplicate, Example, Floats, Prediction, Scores
 from recollect.recognition.ridge import SolvedVectors
 from recollect.recognition.scoring import clearance, joint_scores, sigmoid, softmax, unknown_probability
@@ -38,6 +38,8 @@ from recollect.store import (
     Content,
     NewExample,
     Owner,
+    Place,
+    Server,
     Store,
     Taught,
     fold,
@@ -46,7 +48,7 @@ from recollect.store import (
     new_name,
     norm,
     open_store,
-    store_path,
+    store_place,
     tidy,
 )
 from recollect.system.forks import Lock
@@ -72,8 +74,8 @@ class Recognizer:
     memory at a time.
     """
 
-    def __init__(self, backend: Backend, store: str | Path | None = None) -> None:
-        """Compute with a backend; keep taught categories in the store at a path, or in memory."""
+    def __init__(self, backend: Backend, store: str | Place = None) -> None:
+        """Compute with a backend; keep taught categories in the store at a path or URL, or in memory."""
         self._backend = backend
         self._spec = backend.header.spec
         width = backend.base_vectors.shape[1]
@@ -86,9 +88,10 @@ class Recognizer:
         self._solved = SolvedVectors(width, backend.solve) if self._spec.generator == "ridge" else None
         self._vectors = VectorTable(width) if self._solved is None else self._solved
         self._lock = Lock()
-        # Called with how many examples each category has, and how many it is to get; raises to refuse them.
-        self.before_adding: Callable[[Mapping[str, int], Mapping[str, int]], None] | None = None
-        self._start(Content(), store_path(store))
+        # Called with how many categories are taught, how many examples those have that get more, and how many
+        # each is to get; raises to refuse them.
+        self.before_adding: Callable[[int, Mapping[str, int], Mapping[str, int]], None] | None = None
+        self._start(Content(), store_place(store))
 
     @classmethod
     def load(
@@ -101,31 +104,32 @@ class Recognizer:
     ) -> Self:
         """Load a model file, a run folder, or a model that comes with the package ("imagenet").
 
-        `store` says where taught categories are kept: in memory (`None`), in the SQLite file at a path, or in
-        the one that the command line uses for this model (`"default"`: `taught.sqlite` beside
-        model.safetensors, `zoo.taught.sqlite` beside zoo.safetensors, or one in the user's data folder for
-        models that come with the package). The file and its folder are created when you first teach. A model
-        file that `save` wrote also holds taught categories; those that the store lacks are copied into it.
+        `store` says where taught categories are kept: in memory (`None`), in the SQLite file at a path, on a
+        PostgreSQL server (`"postgresql://…"`), or in the file that the command line uses for this model
+        (`"default"`: `taught.sqlite` beside model.safetensors, `zoo.taught.sqlite` beside zoo.safetensors, or
+        one in the user's data folder for models that come with the package). The file and its folder are
+        created when you first teach. A model file that `save` wrote also holds taught categories; those that
+        the store lacks are copied into it.
 
         `device` is "auto" (CUDA, then MPS, then the CPU), "cpu", "cuda" or "mps". A model whose extractor is
         your own code loads only if you name it again: `extractor="module:package.module:callable"`.
         """
         from recollect.backends.torch import TorchBackend
 
-        path = store_file(model, store)
+        place = place_of_store(model, store)
         backend = TorchBackend.load(model, extractor, device)
         content = unpack(*read_taught(model), backend.base_vectors.shape[1])
         recognizer = cls(backend)
-        recognizer._start(content, path)
+        recognizer._start(content, place)
         return recognizer
 
-    def _start(self, content: Content, path: Path | None) -> None:
-        """Start with the bundle's categories, in memory; open the store if its file exists."""
+    def _start(self, content: Content, place: Place) -> None:
+        """Start with the bundle's categories, in memory; open the store if it exists."""
         self._opened: Store | None = open_store(None, self._owner)
         self._opened.fill(content)
         self._bundle = content
-        self._path = path  # the store's file, or `None` for memory
-        self._later = path is not None  # that file is not open yet, and perhaps not there
+        self._place = place  # the store's file or server, or `None` for memory
+        self._later = place is not None  # it is not open yet, and a file is perhaps not there
         self._seen: object = object()  # no state of any store
         self._refresh()
 
@@ -152,15 +156,15 @@ class Recognizer:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[..., "Recognizer"], tuple[object, ...]]:
-        """Pickle the model with what is in memory, or with the path of its store."""
+        """Pickle the model with what is in memory, or with the place of its store."""
         with self._lock:
-            content = self._store.content() if self._path is None else self._bundle
-        return _unpickled, (type(self), self._backend, content, self._path)
+            content = self._store.content() if self._place is None else self._bundle
+        return _unpickled, (type(self), self._backend, content, self._place)
 
     def __repr__(self) -> str:
         base = len(self._spec.categories)
         novel = sum(fold(one.name) not in self._base_places for one in self._taught.values())
-        kept = f"{novel} taught, kept in {self._path or 'memory'}"
+        kept = f"{novel} taught, kept in {self._place or 'memory'}"
         state = "closed" if self._opened is None else kept
         return f"<Recognizer: {self._spec.extractor}, {base} base categories, {state}>"
 
@@ -301,8 +305,11 @@ class Recognizer:
 
     def _ask_before(self, new: Mapping[str, Sized]) -> None:
         if self.before_adding is not None:
-            known = {one.name: one.examples for one in self._store.categories()}
-            self.before_adding(known, {name: len(examples) for name, examples in new.items()})
+            found = (self._store.find(name) for name in new)
+            known = {one.name: one.examples for one in found if one is not None}
+            self.before_adding(
+                len(self._taught), known, {name: len(examples) for name, examples in new.items()}
+            )
 
     def _was_taught(self, name: str, feature: Floats) -> bool:
         """Say whether a category has this picture already."""
@@ -532,7 +539,7 @@ class Recognizer:
     def _open_file(self) -> None:
         """Open the store's file, and copy into it what the bundle has and it does not."""
         new = not self._is_there()
-        opened = open_store(self._path, self._owner)
+        opened = open_store(self._place, self._owner)
         try:
             taken = opened.fill(self._bundle)
         except StoreError as error:  # such as a file that is read-only
@@ -540,13 +547,17 @@ class Recognizer:
             _log.warning("what was saved with the model could not be copied into the store: %s", error)
         if taken and not new:
             words = ", ".join(f"{name} ({count} more)" for name, count in taken.items())
-            _log.warning("%s now also has the examples that were saved with the model: %s", self._path, words)
+            _log.warning(
+                "%s now also has the examples that were saved with the model: %s", self._place, words
+            )
         self._opened, self._later, self._seen = opened, False, object()
 
     def _is_there(self) -> bool:
-        """Say whether the store's file exists."""
+        """Say whether the store's file exists; a server can say more when it is opened."""
+        if isinstance(self._place, Server):
+            return True
         try:
-            return self._path is not None and self._path.exists()
+            return self._place is not None and self._place.exists()
         except OSError:  # opening it says more
             return True
 
@@ -596,10 +607,13 @@ class Recognizer:
         if state == self._seen:
             return
         self._base_changes, self._listed = self._store.base_changes(), None
-        listed = {taught.id: taught for taught in self._store.categories()}
-        for id_ in self._taught.keys() - listed.keys():
+        known = self._store.changed(self._seen)
+        if known is None:
+            listed = self._store.categories()
+            known = listed, [*(self._taught.keys() - {taught.id for taught in listed})]
+        for id_ in known[1]:
             self._drop(id_)
-        changed = [taught for taught in listed.values() if self._taught.get(taught.id) != taught]
+        changed = [taught for taught in known[0] if self._taught.get(taught.id) != taught]
         for start in range(0, len(changed), _CATEGORIES_AT_ONCE):
             self._learn(changed[start : start + _CATEGORIES_AT_ONCE])
         self._seen = state
@@ -714,9 +728,9 @@ class Recognizer:
         return vectors if self._spec.classifier == "dot" else unit(vectors)
 
 
-def _unpickled(kind: type[Recognizer], backend: Backend, content: Content, path: Path | None) -> Recognizer:
+def _unpickled(kind: type[Recognizer], backend: Backend, content: Content, place: Place) -> Recognizer:
     recognizer = kind(backend)
-    recognizer._start(content, path)  # noqa: SLF001
+    recognizer._start(content, place)  # noqa: SLF001
     return recognizer
 
 

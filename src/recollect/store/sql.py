@@ -5,7 +5,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ from recollect.store import (
 )
 
 _AT_ONCE = 500  # categories whose terms are read together
-_TAUGHT = "SELECT id, name, examples, revision, fold, checksum FROM categories"
+_ROWS_AT_ONCE = 5000  # examples that are written together
+TAUGHT = "SELECT id, name, examples, revision, fold, checksum FROM categories"
 _EXAMPLES = """
 SELECT category, feature, term, thumbnail, id, added, norm, term_checksum, checksum FROM examples
 """
@@ -92,11 +93,11 @@ class SqlStore(ABC):
     def categories(self) -> list[Taught]:
         """Return the taught categories in the order of their ids."""
         with self._transaction(write=False):
-            return [self._category(row) for row in self._rows(f"{_TAUGHT} ORDER BY id")]
+            return [self._category(row) for row in self._rows(f"{TAUGHT} ORDER BY id")]
 
     def find(self, name: str) -> Taught | None:
         """Return the category that has this name in any spelling that `fold` makes the same."""
-        found = self._rows(f"{_TAUGHT} WHERE fold = ?", fold(name))
+        found = self._rows(f"{TAUGHT} WHERE fold = ?", fold(name))
         return self._category(found[0]) if found else None
 
     def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
@@ -124,7 +125,7 @@ class SqlStore(ABC):
     def examples(self, category: int) -> list[Example]:
         """Return the examples of a category in the order of teaching."""
         with self._transaction(write=False, sealed=False):
-            found = self._rows(f"{_TAUGHT} WHERE id = ?", category)
+            found = self._rows(f"{TAUGHT} WHERE id = ?", category)
             rows = self._rows(f"{_EXAMPLES} WHERE category = ? ORDER BY id", category)
         if not found:
             raise missing(f"category {category}")
@@ -256,8 +257,9 @@ class SqlStore(ABC):
             for taught, given in content.categories
         ]
         self._insert("categories", [(*row, checksum(*row)) for row in rows])
-        for taught, given in content.categories:
-            self._insert("examples", [_row(one, taught.id) for one in given])
+        examples = (_row(one, taught.id) for taught, given in content.categories for one in given)
+        while some := list(islice(examples, _ROWS_AT_ONCE)):
+            self._insert("examples", some)
         self._set_last_ids(content.last_category, content.last_example)
 
     def _knows(self, content: Content) -> bool:
@@ -302,7 +304,7 @@ class SqlStore(ABC):
             added,
             category,
         )
-        id_, name, examples, revision, folded, _ = self._rows(f"{_TAUGHT} WHERE id = ?", category)[0]
+        id_, name, examples, revision, folded, _ = self._rows(f"{TAUGHT} WHERE id = ?", category)[0]
         self._rows(
             "UPDATE categories SET checksum = ? WHERE id = ?",
             checksum(id_, name, folded, revision, examples),

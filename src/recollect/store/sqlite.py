@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.errors import StoreError, StoreFailure
-from recollect.store import Owner, norm
+from recollect.store import ANY, Owner, norm
 from recollect.store.sql import SqlStore, checksum
 from recollect.system.forks import Lock
 
@@ -95,7 +95,6 @@ UNION ALL SELECT 'base', COUNT(*), SUM(checksum) FROM base
 UNION ALL SELECT name, seq, 0 FROM sqlite_sequence
 UNION ALL SELECT digest, 0, 0 FROM known ORDER BY 1, 2
 """
-_ANY = Owner("", 0)  # whichever model a store belongs to
 _abandoned: list[sqlite3.Connection] = []  # by a fork; the child must not even close them
 
 
@@ -174,7 +173,7 @@ class SqliteStore(SqlStore):
             kept = connection.execute("SELECT format, fingerprint, width FROM about").fetchone()
         if kept is None or kept[0] != FORMAT:
             raise self._other_version()
-        if self.owner == _ANY:
+        if self.owner == ANY:
             self.owner = Owner(*kept[1:])
         if kept[1:] != (self.owner.fingerprint, self.owner.width):
             raise StoreFailure(
@@ -194,7 +193,7 @@ class SqliteStore(SqlStore):
         with self._connected() as connection:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             (application,) = connection.execute("PRAGMA application_id").fetchone()
-            if application != _APPLICATION and (tables or self.owner == _ANY):
+            if application != _APPLICATION and (tables or self.owner == ANY):
                 raise StoreFailure(f"{self.path} is an SQLite file of another program: choose another store")
             if not tables:
                 self._create()
@@ -408,7 +407,7 @@ def copy_store(old: Path, new: Path) -> tuple[int, int]:
     except sqlite3.Error as error:
         raise StoreError(f"{old} cannot be copied; is it a store of recollect? ({error})") from error
     try:
-        with closing(SqliteStore(new, _ANY)) as copied:
+        with closing(SqliteStore(new, ANY)) as copied:
             counts = [len(copied.examples(taught.id)) for taught in copied.categories()]
     except StoreError as error:
         raise StoreError(str(error).replace(str(new), str(old))) from error
