@@ -10,7 +10,6 @@ import time
 import numpy as np
 import pytest
 
-from conftest import model_of
 from databases import FAST, PASSWORD, Database, programs
 from recollect import Recognizer
 from recollect.errors import StoreError
@@ -143,8 +142,10 @@ def test_no_server(tmp_path):
         assert error.value.__cause__ is None
 
 
-def test_a_wrong_password_is_refused_and_no_password_is_ever_shown(database, caplog, refused, tmp_path):
-    save_model(tmp_path / "model.safetensors", model_of())
+def test_a_wrong_password_is_refused_and_no_password_is_ever_shown(
+    database, caplog, refused, tmp_path, make_model
+):
+    save_model(tmp_path / "model.safetensors", make_model())
     url = database.url("locked", "locked", "wrong secret")
     with pytest.raises(StoreError, match="the user name or the password is wrong") as error:
         open_store(url, OWNER)
@@ -308,8 +309,10 @@ def test_a_forked_process_may_go_on_with_the_store_on_a_connection_of_its_own(st
     assert names(store) == ["okapi", "tapir", "quoll"]
 
 
-def test_answers_go_on_while_the_server_is_away_and_teaching_when_it_is_back(own, caplog, tmp_path):
-    save_model(tmp_path / "model.safetensors", model_of())
+def test_answers_go_on_while_the_server_is_away_and_teaching_when_it_is_back(
+    own, caplog, tmp_path, make_model
+):
+    save_model(tmp_path / "model.safetensors", make_model())
     picture = np.full((16, 16, 3), 7, np.uint8)
     with Recognizer.load(tmp_path / "model.safetensors", own.url()) as recognizer:
         recognizer.teach("okapi", picture)
@@ -327,8 +330,8 @@ def test_answers_go_on_while_the_server_is_away_and_teaching_when_it_is_back(own
         assert [one.name for one in recognizer.categories() if one.origin == "novel"] == ["okapi", "tapir"]
 
 
-def test_recognisers_on_one_server_see_what_the_others_do(postgres, tmp_path):
-    save_model(tmp_path / "model.safetensors", model_of())
+def test_recognisers_on_one_server_see_what_the_others_do(postgres, tmp_path, make_model):
+    save_model(tmp_path / "model.safetensors", make_model())
     pictures = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
     with (
         Recognizer.load(tmp_path / "model.safetensors", postgres) as one,

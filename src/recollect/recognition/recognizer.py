@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar, cast, overload
+from typing import Any, Literal, NamedTuple, Self, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from recollect.errors import (
 from recollect.images import Array4d, Picture, Pictures, are_many, own_name, read_pixels, thumbnail
 from recollect.modelfile import read_taught, require_replaceable
 from recollect.recognition.bundle import backup_of, read_backup, save_bundle, unpack
+from recollect.recognition.many import MOST_EXACT, MOST_TOP, ManyVectors, Shortlist, Some, index_of
 from recollect.recognition.opening import place_of_store
 from recollect.recognition.results import Among, Category, Duplicate, Example, Floats, Prediction, Scores
 from recollect.recognition.ridge import SolvedVectors
@@ -58,6 +59,7 @@ _KINDS = {"all": "categories", "base": "base categories", "novel": "taught categ
 _log = logging.getLogger(__name__)
 _BATCH, _BATCH_PIXELS = 32, 32 * 256**2  # pictures in memory at a time, and pixels of the extractor's input
 _CATEGORIES_AT_ONCE = 500  # whose terms are in memory at a time
+_MOST_ALIKE = 20_000  # names among which similar ones are soon found
 
 
 class Recognizer:
@@ -74,7 +76,7 @@ class Recognizer:
     memory at a time.
     """
 
-    def __init__(self, backend: Backend, store: str | Place = None) -> None:
+    def __init__(self, backend: Backend, store: str | Path | None = None) -> None:
         """Compute with a backend; keep taught categories in the store at a path or URL, or in memory."""
         self._backend = backend
         self._spec = backend.header.spec
@@ -87,6 +89,9 @@ class Recognizer:
         self._listed: _Columns | None = None
         self._solved = SolvedVectors(width, backend.solve) if self._spec.generator == "ridge" else None
         self._vectors = VectorTable(width) if self._solved is None else self._solved
+        self._most_exact = MOST_EXACT
+        self._many: ManyVectors | None = None  # an index, for more categories than are soon looked at
+        self._corrected: dict[int, int] = {}  # ids of what base categories were taught, and their places
         self._lock = Lock()
         # Called with how many categories are taught, how many examples those have that get more, and how many
         # each is to get; raises to refuse them.
@@ -172,6 +177,11 @@ class Recognizer:
     def fingerprint(self) -> str:
         """Return what tells this model from any other: taught categories belong to one model."""
         return self._owner.fingerprint
+
+    @property
+    def search(self) -> Literal["exact", "index"]:
+        """Return how `predict` compares pictures with taught categories: with each, or through an index."""
+        return "exact" if self._many is None else "index"
 
     @property
     def width(self) -> int:
@@ -439,6 +449,9 @@ class Recognizer:
         self, features: Floats, top: int, among: Among, *, unknown: bool
     ) -> Iterator[list[Prediction]]:
         """Yield the best answers for each of some features (n, d)."""
+        if among != "base" and top <= MOST_TOP and (some := self._shortlists(features, among)):
+            yield from (self._answer_from(one, top, unknown=unknown and among == "all") for one in some)
+            return
         calibration = self._backend.header.calibration
         found = self._scores(features)
         scores, categories = _joint(found, calibration.biases, among)
@@ -451,12 +464,60 @@ class Recognizer:
             judged = _joint(found, calibration.unknown_offsets, among)[0] if apart else scores
             strange = self._strangeness(judged.max(axis=1), len(categories), taught)
         for row, share in zip(softmax(scores, calibration.temperature), strange.tolist(), strict=True):
-            nearest = [
-                Prediction(categories[k].name, float(row[k]) * (1 - share), categories[k].origin)
-                for k in _best(row, top)
+            yield _ranked([(categories[k], float(row[k])) for k in _best(row, top)], share, top)
+
+    def _shortlists(self, features: Floats, among: Among) -> list[Shortlist]:
+        """Return what may answer for each of some features (n, d); nothing if each category is looked at."""
+        factor = np.float32(self._backend.scale) / lengths(features)
+        with self._lock:
+            self._refresh()
+            if self._many is None or not isinstance(self._vectors, VectorTable):
+                return []
+            base = dots(features, self._base_vectors) * factor
+            hidden = [self._base_places[fold(name)] for name, one in self._base_changes.items() if one.hidden]
+            places = np.delete(np.arange(len(self._spec.categories)), hidden)
+            rows = np.array([self._vectors.row(id_) for id_ in self._corrected], np.int64)
+            own = dots(features, self._vectors.rows(rows)) * factor
+            count, novel = len(self._taught), len(self._taught) - len(self._corrected)
+
+            def some(ids: Sequence[int], products: Floats, place: int) -> Some:
+                good = [number for number, id_ in enumerate(ids) if id_ not in self._corrected]
+                return Some([self._taught[ids[number]] for number in good], products[good] * factor[place])
+
+            return [
+                Shortlist(
+                    places if among == "all" else places[:0],
+                    base[place],
+                    {
+                        where: Some([self._taught[id_]], own[place, [number]])
+                        for number, (id_, where) in enumerate(self._corrected.items())
+                    },
+                    some(ids, products, place),
+                    some(others, other_products, place),
+                    novel,
+                    count,
+                )
+                for place, (ids, products, others, other_products) in enumerate(self._many.near(features))
             ]
-            unsure = [Prediction("unknown", share, "unknown")] if share >= 0.5 else []
-            yield [*unsure, *nearest][:top]
+
+    def _answer_from(self, found: Shortlist, top: int, *, unknown: bool) -> list[Prediction]:
+        """Return the best answers for a picture."""
+        calibration = self._backend.header.calibration
+        shares, share = found.shares(calibration.biases, calibration.temperature), 0.0
+        if unknown:
+            best = found.joint(calibration.unknown_offsets)[0].max(keepdims=True)
+            share = float(self._strangeness(best, len(found.places) + found.novel, found.count)[0])
+        known = len(found.places)
+        nearest = [
+            (
+                self._base_category(int(found.places[k]), None)
+                if k < known
+                else self._category(found.candidates.taught[k - known]),
+                float(shares[k]),
+            )
+            for k in _best(shares, top)
+        ]
+        return _ranked(nearest, share, top)
 
     def _strangeness(self, best: Floats, count: int, taught: int) -> npt.NDArray[np.float64]:
         """Return the probability that pictures with these best scores (n,) are of no known category.
@@ -621,18 +682,52 @@ class Recognizer:
     def _learn(self, changed: list[Taught]) -> None:
         """Compute the vectors of categories whose examples changed."""
         words = {taught.id: taught for taught in changed}
+        groups: dict[int, list[tuple[int, Floats]]] = {}  # by how many examples they have
         for id_, terms in self._store.terms(list(words)):
-            taught = words[id_]
+            self._taught[id_] = words[id_]
+            place = self._base_places.get(fold(words[id_].name))
+            if place is not None:
+                self._corrected[id_] = place
             if self._solved is None:
-                self._vectors.put(id_, self._view(self._backend.compose(mean(terms), len(terms))))
+                groups.setdefault(len(terms), []).append((id_, terms))
             else:
-                self._vectors.put(id_, terms)
-            self._taught[taught.id] = taught
+                self._solved.put(id_, terms)
+        vectors: dict[int, Floats] = {}
+        for count, some in groups.items():
+            means = mean(np.stack([terms for _, terms in some]))
+            composed = self._view(self._backend.compose(means, count))
+            vectors |= {id_: vector for (id_, _), vector in zip(some, composed, strict=True)}
+        self._put(vectors)
         self._listed = None
+
+    def _put(self, vectors: Mapping[int, Floats]) -> None:
+        """Put vectors into the table, and into the index if there are so many that it pays."""
+        if not isinstance(self._vectors, VectorTable):
+            return
+        rows = [self._vectors.put(id_, vectors[id_]) for id_ in sorted(vectors)]
+        if self._many is not None:
+            self._many.put(rows)
+        elif len(self._vectors) > self._most_exact and self._spec.classifier == "cosine":
+            self._many = index_of(self._vectors, self._lifts)
+            self._most_exact *= 1 if self._many else 2  # without faiss, a warning at each doubling
+
+    def _lifts(self, ids: Iterable[int]) -> Floats:
+        """Return what the number of its examples adds to the score of each category, in units of a cosine."""
+        examples = [self._taught[id_].examples for id_ in ids]
+        biases = self._backend.header.calibration.biases
+        found: Floats = ((biases(examples, None, 1) - biases([1], None, 1)) / self._backend.scale).astype(
+            np.float32
+        )
+        return found
 
     def _drop(self, id_: int) -> None:
         if self._taught.pop(id_, None) is not None:
-            self._vectors.drop(id_)
+            row = self._vectors.drop(id_)
+            self._corrected.pop(id_, None)
+            if self._many is not None and row is not None:
+                self._many.drop(id_, row)
+                if len(self._vectors) < self._most_exact // 2:
+                    self._many = None
             self._listed = None
 
     def _in_order(self) -> "_Columns":
@@ -703,6 +798,8 @@ class Recognizer:
 
     def _alike(self, name: str) -> str:
         """Return a hint at categories whose names are nearly the same."""
+        if len(self._taught) > _MOST_ALIKE:
+            return ""
         names = [category.name for category in self._in_order().categories]
         close = get_close_matches(tidy(name), dict.fromkeys(names), 3, cutoff=0.75)
         return f"; did you mean {' or '.join(repr(one) for one in close)}?" if close else ""
@@ -788,6 +885,13 @@ class _Seen:
         return False
 
 
+def _ranked(best: Sequence[tuple[Category, float]], strange: float, top: int) -> list[Prediction]:
+    """Return the answers for a picture, which is of no known category with the probability `strange`."""
+    nearest = [Prediction(one.name, share * (1 - strange), one.origin) for one, share in best]
+    unsure = [Prediction("unknown", strange, "unknown")] if strange >= 0.5 else []
+    return [*unsure, *nearest][:top]
+
+
 def _joint(
     found: _Found, offsets: Callable[..., npt.NDArray[np.float64]], among: Among
 ) -> tuple[Floats, list[Category]]:
@@ -826,7 +930,7 @@ def _finite(part: str, values: Floats, names: Sequence[str]) -> Floats:
     return values
 
 
-def _best(values: Floats, top: int) -> list[int]:
+def _best(values: npt.NDArray[np.floating[Any]], top: int) -> list[int]:
     """Return where the `top` largest values are, the largest first; of equal ones the first."""
     if top < len(values):
         least = np.partition(values, -top)[-top]

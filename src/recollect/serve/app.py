@@ -112,6 +112,7 @@ def _info(recognizer: Recognizer, header: Header, limits: Limits) -> ModelInfo:
         width=recognizer.width,
         input=Input(size=spec.preprocessing.size, short_side=spec.preprocessing.short_side),
         says_unknown=header.calibration.unknown is not None,
+        search=recognizer.search,
         weights_licence=str(licence) if licence else None,
         pictures=limits.pictures,
         body_mb=limits.body_mb,

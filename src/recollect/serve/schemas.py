@@ -197,6 +197,10 @@ class ModelInfo(_Wire):
     width: int = Field(description="Numbers in a feature.", examples=[1280])
     input: Input
     says_unknown: bool = Field(description="Whether the model can answer 'unknown'.")
+    search: str = Field(
+        description="How pictures are compared with taught categories: with each, 'exact', or by an 'index'.",
+        examples=["exact"],
+    )
     weights_licence: str | None = Field(examples=["Apache-2.0"])
     pictures: int = Field(description="At most as many pictures in a call.", examples=[128])
     body_mb: int = Field(description="At most as many MiB in a call.", examples=[32])
