@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant(
         "no augmentation",
         "training/stage1.py",
-        "pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)",
+        "pixels = self.augmentation(torch.from_numpy(taken), draw, self.part, batch)",
         "pixels = torch.from_numpy(taken)",
         f"{LEARNING} -k stage_1_learns_from",
     ),

@@ -36,7 +36,7 @@ def predict(
 
     `search` says how pictures were compared with taught categories: exact, with each of them, or through an
     index. `predictions` has for each `picture` whether it is `unknown`, and its `answers`, the best first:
-    each with `category`, `probability`, and its `origin`: base, novel, or unknown for an answer that names none.
+    each with `category`, `probability`, and its `origin`: base, novel, or unknown for one that names none.
     `left_out`, where there are any, has each bad `picture` with the `reason`.
     """
     found = pictures.find(paths, recursive=recursive)
