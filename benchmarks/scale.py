@@ -114,16 +114,16 @@ def recall(table, searched, features):
     """Return the share of the exact best five that the index finds."""
     found = 0
     exact = table.products(features)
-    for place, (ids, products, *_) in enumerate(searched.near(features)):
+    for place, (near, _) in enumerate(searched.near(features)):
         best = np.argsort(-exact[place], kind="stable")[:TOP] + 1
-        found += len({*best.tolist()} & {ids[k] for k in np.argsort(-products)[:TOP]})
+        found += len(np.intersect1d(best, near.ids[np.argsort(-near.scores)[:TOP]]))
     return round(found / (TOP * len(features)), 4)
 
 
 def measure_random(size, answers):
     recognizer = table_of("random", size)
     table = recognizer._vectors
-    searched = many.ManyVectors(table, lambda ids: np.zeros(len(list(ids)), np.float32))
+    searched = many.ManyVectors(table, lambda ids: np.ones(len([*ids]), np.int64), lambda counts: 0 * counts)
     rows = np.random.default_rng(1).choice(size, QUERIES, replace=False)
     answers.put({"recall_random": recall(table, searched, pictures(table.rows(rows)))})
 

@@ -97,9 +97,9 @@ class Teaching:
 def test_servers_and_postgres_are_killed_and_nothing_confirmed_is_lost(database, tmp_path):
     save_model(tmp_path / "run/model.safetensors", model_of())
     words = (tmp_path / "run", "--threads", "1", "--store", database.url())
-    with ThreadPoolExecutor(SERVERS) as pool:
-        servers = [*pool.map(lambda number: Server(*words, log=tmp_path / f"log-{number}"), range(SERVERS))]
-    teaching = Teaching(servers)
+    pool = ThreadPoolExecutor(SERVERS)
+    servers = [*pool.map(lambda number: Server(*words, log=tmp_path / f"log-{number}"), range(SERVERS))]
+    teaching, starting = Teaching(servers), []
     draw = random.Random(5)
     kills = ["server"] * SERVER_KILLS + ["database"] * DATABASE_KILLS
     draw.shuffle(kills)
@@ -108,15 +108,18 @@ def test_servers_and_postgres_are_killed_and_nothing_confirmed_is_lost(database,
             time.sleep(0.01)
         assert teaching.goes_on, "everything was taught before the last kill"
         if kind == "server":
-            server = draw.choice(servers)
+            server = draw.choice([one for one in servers if one.service.process.poll() is None])
             server.kill()
-            server.start()
+            starting.append(pool.submit(server.start))
         else:
             database.stop(signal.SIGKILL)
             time.sleep(0.3)
             database.start()
+    for waited in starting:
+        waited.result()
     for thread in teaching.threads:
         thread.join()
+    pool.shutdown()
     assert not teaching.wrong
 
     expected = None
@@ -141,7 +144,8 @@ def test_servers_and_postgres_are_killed_and_nothing_confirmed_is_lost(database,
     assert "Traceback" not in logs
     print(
         f"\n{SERVERS} servers on one PostgreSQL, {SERVER_KILLS} × SIGKILL of a server, {DATABASE_KILLS} × of "
-        f"PostgreSQL: {len(teaching.confirmed)} of {TEACHES} categories confirmed, {len(teaching.confirmed - kept)} lost; "
+        f"PostgreSQL: {len(teaching.confirmed)} of {TEACHES} categories confirmed, "
+        f"{len(teaching.confirmed - kept)} lost; "
         f"{len(teaching.refused)} calls failed and were made again; a call took "
         f"{1000 * percentile(teaching.seconds, 0.5):.0f} ms "
         f"(median), {1000 * percentile(teaching.seconds, 0.99):.0f} ms (99 %)"

@@ -65,7 +65,7 @@ def test_two_processes_learn_as_one_does_and_go_on_after_a_kill(tmp_path):
     victim = max(children(process))
     os.kill(victim, signal.SIGKILL)
     wait(process, log)
-    assert "Restarting" in log.read_text() or "restart" in log.read_text()
+    assert "closing signal" in log.read_text()  # torchrun ended the other one, to start both again
     losses = {
         name: [line["loss"] for line in metrics(out) if "loss" in line and line["stage"] == 1]
         for name, out in runs.items()

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from recollect.errors import ExtraError
 from recollect.recognition.vectors import Floats, VectorTable, dots, lengths
-from recollect.store import Taught
 
 Doubles = npt.NDArray[np.float64]
-Offsets = Callable[[npt.NDArray[np.int64], None, int], Doubles]  # for examples, of so many taught categories
+Ints = npt.NDArray[np.int64]
+Offsets = Callable[[Ints, None, int], Doubles]  # for examples, of so many taught categories
 MOST_EXACT = 50_000  # taught categories, up to which a product with each is as quick
 MOST_TOP = 200  # answers; more need a look at each category
 _SAMPLE = 16384  # at most so many categories stand for all, and mostly at least half as many
@@ -29,20 +29,25 @@ _log = logging.getLogger(__name__)
 class Some:
     """Some taught categories with their raw scores, and how many examples each has."""
 
-    taught: Sequence[Taught]
+    ids: Ints  # (n,)
     scores: Floats  # (n,)
+    examples: Ints  # (n,)
 
     def joint(self, offsets: Offsets, count: int) -> Doubles:
         """Return the scores with what is added to those of taught categories, of which there are so many."""
-        examples = np.array([one.examples for one in self.taught], np.int64)
-        return self.scores + offsets(examples, None, count)
+        return self.scores + offsets(self.examples, None, count)
+
+    def but(self, ids: Iterable[int], factor: Floats) -> "Some":
+        """Return the same without some, and with the scores times a factor."""
+        left = ~np.isin(self.ids, [*ids])
+        return Some(self.ids[left], self.scores[left] * factor, self.examples[left])
 
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
     """What may answer for one picture."""
 
-    places: npt.NDArray[np.int64]  # of the base categories that may
+    places: Ints  # of the base categories that may
     base: Floats  # (k,), the raw scores of all base categories
     corrected: Mapping[int, Some]  # what base categories were taught, by their places
     candidates: Some
@@ -66,7 +71,7 @@ class Shortlist:
         scores, others = self.joint(offsets)
         best = scores.max()
         found = np.exp((scores - best) / temperature)
-        stand_for = self.novel - len(self.candidates.taught)
+        stand_for = self.novel - len(self.candidates.ids)
         rest = stand_for * np.exp((others - best) / temperature).mean() if len(others) else 0.0
         shares: Doubles = found / (found.sum() + rest)
         return shares
@@ -79,12 +84,15 @@ class ManyVectors:
     in units of a cosine.
     """
 
-    def __init__(self, table: VectorTable, lift: Callable[[Iterable[int]], Floats]) -> None:
-        """Index the vectors that are in a table; `lift` gives the lifts of those of some ids."""
+    def __init__(
+        self, table: VectorTable, examples: Callable[[Iterable[int]], Ints], lift: Callable[[Ints], Floats]
+    ) -> None:
+        """Index the vectors in a table, given how many examples those of some ids have, and their lifts."""
         from recollect.recognition.index import Index, sample_rows
 
-        self._table, self._lift = table, lift
+        self._table, self._examples, self._lift = table, examples, lift
         self._sampled: VectorTable = VectorTable(table.width)
+        self._sample: tuple[Ints, Ints] | None = None  # its ids, and how many examples each has
         self._level = 0  # one of 2^level categories is in the sample
         self._index = Index(self._lifted(sample_rows(len(table))))
         self._follow(np.arange(len(table)))
@@ -104,14 +112,17 @@ class ManyVectors:
         self._index.drop_last()
         if self._is_sampled(id_):
             self._sampled.drop(id_)
+            self._sample = None
 
-    def near(self, features: Floats) -> list[tuple[list[int], Floats, list[int], Floats]]:
-        """Return the ids of candidates for each of some features (n, d) and their exact products with it.
+    def near(self, features: Floats) -> list[tuple[Some, Some]]:
+        """Return candidates for each of some features (n, d), with exact products for scores.
 
         Also those of the sample that are no candidates.
         """
         found = []
-        kept, sampled = np.array(self._sampled.ids), self._sampled.products(features)
+        if self._sample is None:
+            self._sample = np.array(self._sampled.ids), self._examples(self._sampled.ids)
+        (kept, counts), sampled = self._sample, self._sampled.products(features)
         queries = np.concatenate(
             [features / lengths(features), np.ones((len(features), 1), np.float32)], axis=1
         )
@@ -119,11 +130,16 @@ class ManyVectors:
             ids = np.array(self._table.ids_of(rows))
             order = np.argsort(ids)  # of equal scores, the first taught is the better
             products = dots(features[place : place + 1], self._table.rows(rows[order]))[0]
-            others = ~np.isin(kept, ids)
-            found.append((ids[order].tolist(), products, kept[others].tolist(), sampled[place, others]))
+            others = np.isin(kept, ids, invert=True)
+            found.append(
+                (
+                    Some(ids[order], products, self._examples(ids[order].tolist())),
+                    Some(kept[others], sampled[place, others], counts[others]),
+                )
+            )
         return found
 
-    def _follow(self, rows: npt.NDArray[np.int64]) -> None:
+    def _follow(self, rows: Ints) -> None:
         """Index the next rows."""
         for start in range(0, len(rows), _SAMPLE):
             some = rows[start : start + _SAMPLE]
@@ -132,10 +148,13 @@ class ManyVectors:
 
     def _keep(self, rows: Sequence[int]) -> None:
         """Take those into the sample whose ids are such; thin the sample out when it is full."""
-        owners = self._table.ids_of(rows)
-        for id_, row in zip(owners, rows, strict=True):
-            if self._is_sampled(id_):
-                self._sampled.put(id_, self._table.rows(np.array([row]))[0])
+        owners = zip(self._table.ids_of(rows), rows, strict=True)
+        some = [(id_, row) for id_, row in owners if self._is_sampled(id_)]
+        for (id_, _), vector in zip(
+            some, self._table.rows(np.array([row for _, row in some], np.int64)), strict=True
+        ):
+            self._sampled.put(id_, vector)
+            self._sample = None
         while len(self._sampled) > _SAMPLE:
             self._level += 1
             for other in self._sampled.ids:
@@ -146,16 +165,18 @@ class ManyVectors:
         """Say whether an id is in the sample: the same ones wherever the same is taught."""
         return (id_ * _GOLDEN) % (1 << _BITS) < (1 << _BITS) >> self._level
 
-    def _lifted(self, rows: npt.NDArray[np.int64]) -> Floats:
+    def _lifted(self, rows: Ints) -> Floats:
         """Return the vectors in rows with their lifts as one number more: (n, d + 1)."""
-        lifts = self._lift(self._table.ids_of(rows.tolist()))
+        lifts = self._lift(self._examples(self._table.ids_of(rows.tolist())))
         return np.concatenate([self._table.rows(rows), lifts[:, None]], axis=1)
 
 
-def index_of(table: VectorTable, lift: Callable[[Iterable[int]], Floats]) -> ManyVectors | None:
+def index_of(
+    table: VectorTable, examples: Callable[[Iterable[int]], Ints], lift: Callable[[Ints], Floats]
+) -> ManyVectors | None:
     """Return an index of the vectors in a table, or `None` where faiss is not installed."""
     try:
-        return ManyVectors(table, lift)
+        return ManyVectors(table, examples, lift)
     except ExtraError as error:
         _log.warning("each of %d categories is looked at for each picture: %s", len(table), error)
         return None

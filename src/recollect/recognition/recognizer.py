@@ -449,9 +449,13 @@ class Recognizer:
         self, features: Floats, top: int, among: Among, *, unknown: bool
     ) -> Iterator[list[Prediction]]:
         """Yield the best answers for each of some features (n, d)."""
-        if among != "base" and top <= MOST_TOP and (some := self._shortlists(features, among)):
-            yield from (self._answer_from(one, top, unknown=unknown and among == "all") for one in some)
-            return
+        if among != "base" and top <= MOST_TOP:
+            with self._lock:  # until the names are known, too
+                some = self._shortlists(features, among)
+                answers = [self._answer_from(one, top, unknown=unknown and among == "all") for one in some]
+            if answers:
+                yield from answers
+                return
         calibration = self._backend.header.calibration
         found = self._scores(features)
         scores, categories = _joint(found, calibration.biases, among)
@@ -476,28 +480,24 @@ class Recognizer:
             base = dots(features, self._base_vectors) * factor
             hidden = [self._base_places[fold(name)] for name, one in self._base_changes.items() if one.hidden]
             places = np.delete(np.arange(len(self._spec.categories)), hidden)
-            rows = np.array([self._vectors.row(id_) for id_ in self._corrected], np.int64)
-            own = dots(features, self._vectors.rows(rows)) * factor
-            count, novel = len(self._taught), len(self._taught) - len(self._corrected)
-
-            def some(ids: Sequence[int], products: Floats, place: int) -> Some:
-                good = [number for number, id_ in enumerate(ids) if id_ not in self._corrected]
-                return Some([self._taught[ids[number]] for number in good], products[good] * factor[place])
-
+            corrected = [*self._corrected]
+            rows = np.array([self._vectors.row(id_) for id_ in corrected], np.int64)
+            own, examples = dots(features, self._vectors.rows(rows)) * factor, self._examples_of(corrected)
+            count = len(self._taught)
             return [
                 Shortlist(
                     places if among == "all" else places[:0],
                     base[place],
                     {
-                        where: Some([self._taught[id_]], own[place, [number]])
-                        for number, (id_, where) in enumerate(self._corrected.items())
+                        where: Some(rows[[k]], own[place, [k]], examples[[k]])
+                        for k, where in enumerate(self._corrected.values())
                     },
-                    some(ids, products, place),
-                    some(others, other_products, place),
-                    novel,
+                    near.but(corrected, factor[place]),
+                    others.but(corrected, factor[place]),
+                    count - len(corrected),
                     count,
                 )
-                for place, (ids, products, others, other_products) in enumerate(self._many.near(features))
+                for place, (near, others) in enumerate(self._many.near(features))
             ]
 
     def _answer_from(self, found: Shortlist, top: int, *, unknown: bool) -> list[Prediction]:
@@ -512,7 +512,7 @@ class Recognizer:
             (
                 self._base_category(int(found.places[k]), None)
                 if k < known
-                else self._category(found.candidates.taught[k - known]),
+                else self._category(self._taught[int(found.candidates.ids[k - known])]),
                 float(shares[k]),
             )
             for k in _best(shares, top)
@@ -708,17 +708,18 @@ class Recognizer:
         if self._many is not None:
             self._many.put(rows)
         elif len(self._vectors) > self._most_exact and self._spec.classifier == "cosine":
-            self._many = index_of(self._vectors, self._lifts)
+            self._many = index_of(self._vectors, self._examples_of, self._lifts)
             self._most_exact *= 1 if self._many else 2  # without faiss, a warning at each doubling
 
-    def _lifts(self, ids: Iterable[int]) -> Floats:
-        """Return what the number of its examples adds to the score of each category, in units of a cosine."""
-        examples = [self._taught[id_].examples for id_ in ids]
+    def _examples_of(self, ids: Iterable[int]) -> npt.NDArray[np.int64]:
+        """Return how many examples each of some taught categories has."""
+        return np.array([self._taught[id_].examples for id_ in ids], np.int64)
+
+    def _lifts(self, examples: npt.NDArray[np.int64]) -> Floats:
+        """Return what so many examples add to the score of a category, in units of a cosine."""
         biases = self._backend.header.calibration.biases
-        found: Floats = ((biases(examples, None, 1) - biases([1], None, 1)) / self._backend.scale).astype(
-            np.float32
-        )
-        return found
+        lifts = (biases(examples, None, 1) - biases([1], None, 1)) / self._backend.scale
+        return lifts.astype(np.float32)
 
     def _drop(self, id_: int) -> None:
         if self._taught.pop(id_, None) is not None:

@@ -70,12 +70,13 @@ class VectorTable:
 
     def put(self, id_: int, vector: Floats) -> int:
         """Put a vector (d,) in, or in the place of the one that has this id; return its row."""
-        place = bisect_left(self._ids, id_)
-        if place == len(self) or self._ids[place] != id_:
+        ids, count = self._ids, len(self._ids)
+        place = count if not count or id_ > ids[-1] else bisect_left(ids, id_)
+        if place == count or ids[place] != id_:
             self._make_room()
-            self._rows.insert(place, len(self))
+            self._rows.insert(place, count)
             self._owners.append(id_)
-            self._ids.insert(place, id_)
+            ids.insert(place, id_)
         row = self._rows[place]
         self._blocks[row // _BLOCK_ROWS][row % _BLOCK_ROWS] = vector
         return row

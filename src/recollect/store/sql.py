@@ -344,11 +344,11 @@ class SqlStore(ABC):
 
 def checksum(*values: object) -> int:
     """Return a checksum of values as databases keep them."""
-    total = 0
-    for value in values:
-        content = value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
-        total = zlib.crc32(content, zlib.crc32(b"%d " % len(content), total))
-    return total
+    contents = [
+        value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
+        for value in values
+    ]
+    return zlib.crc32(b"".join([b"%d %b" % (len(content), content) for content in contents]))
 
 
 def _row(one: Example, category: int) -> tuple[object, ...]:
