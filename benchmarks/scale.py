@@ -2,9 +2,10 @@
 
     python -m benchmarks.scale [--most 1000000] [--out docs/results]
 
-writes scale.json and scale.png. Vectors have d = 512. Clustered ones are like those of photographs: a thousand
-categories around each of many centres, fewer strong directions than weak ones, and a mean that is not zero.
-Random ones have no structure at all. A picture is a category's vector with noise; the cosine of the two is 0.78.
+writes scale.json, scale.png and scale.md. Vectors have d = 512. Clustered ones are like those of photographs:
+a thousand categories around each of many centres, fewer strong directions than weak ones, and a mean that is
+not zero. Random ones have no structure at all. A picture is a category's vector with noise; the cosine of the
+two is 0.78.
 """
 
 import argparse
@@ -44,7 +45,7 @@ class Backend(GivenFeatures):
     def generate(self, features):
         return unit(features)
 
-    def compose(self, mean, examples):
+    def compose(self, mean, examples):  # noqa: ARG002
         return mean
 
 
@@ -261,6 +262,52 @@ def draw(report, path):
     figure.savefig(path, dpi=80)
 
 
+def page(report):
+    """Return the figures as a page."""
+    cells = [
+        (
+            f"{row['categories']:,}".replace(",", " "),
+            row["search"],
+            f"{row['top5_ms']['median']} / {row['top5_ms']['p95']}",
+            f"{row['exact_ms']['median']}",
+            f"{row.get('recall', 1)} / {row['recall_random']}",
+            f"{100 * row['probability_error']['mean']:.2f} %" if "probability_error" in row else "–",
+            f"{row['teach_ms']['median']} / {row['teach_ms']['p95']}",
+            f"{row['forget_ms']['median']}",
+            f"{row['memory_bytes'] / 1e6:.0f} ({row['memory_bytes'] / row['vector_bytes']:.1f} ×)",
+            f"{row['start_seconds']}",
+        )
+        for row in report["rows"]
+    ]
+    head = (
+        "taught",
+        "search",
+        "top 5, ms: median / 95 %",
+        "a product with each, ms",
+        "recall@5: clustered / random",
+        "error of probabilities",
+        "teach, ms: median / 95 %",
+        "forget, ms",
+        "memory, MB (of the vectors)",
+        "start, s",
+    )
+    lines = [" | ".join(row) for row in (head, ["---"] * len(head), *cells)]
+    solved = ", ".join(
+        f"{ms} ms at {int(size):,}".replace(",", " ") for size, ms in report["ridge_teach_ms"].items()
+    )
+    return (
+        "# Figures of scale\n\n"
+        "    python -m benchmarks.scale\n\n"
+        f"wrote this page, scale.json and the picture: d = {report['width']}, {report['cores']} cores, a "
+        f"store on a PostgreSQL server on the same machine, whose load was {report['load']} when it began "
+        "(below 1 on an idle one). The extractor's time is not in it. [Scale](../scale.md) says what the "
+        "figures mean.\n\n"
+        + "\n".join(f"| {line} |" for line in lines)
+        + f"\n\nWith the generator `ridge`, solving all vectors after a change takes {solved}.\n\n"
+        "![How each figure grows with the number of taught categories](scale.png)\n"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--most", type=int, default=SIZES[-1])
@@ -268,7 +315,14 @@ def main():
     given = parser.parse_args()
     sizes = [size for size in SIZES if size <= given.most]
     began = time.perf_counter()
-    report = {"width": WIDTH, "cores": os.cpu_count(), "exact_up_to": many.MOST_EXACT, "rows": []}
+    load = round(os.getloadavg()[0], 1)
+    report = {
+        "width": WIDTH,
+        "cores": os.cpu_count(),
+        "load": load,
+        "exact_up_to": many.MOST_EXACT,
+        "rows": [],
+    }
     database, last = Database("-c", "max_wal_size=8GB", "-c", "shared_buffers=512MB"), 0
     try:
         for size in sizes:
@@ -282,8 +336,9 @@ def main():
     report["ridge_teach_ms"] = ridge([size for size in sizes if size <= 10**5])
     report["seconds"] = round(time.perf_counter() - began)
     (given.out / "scale.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    (given.out / "scale.md").write_text(page(report), encoding="utf-8")
     draw(report, given.out / "scale.png")
-    print(f"wrote {given.out}/scale.json and scale.png in {report['seconds']} s")
+    print(f"wrote {given.out}/scale.json, scale.md and scale.png in {report['seconds']} s")
 
 
 if __name__ == "__main__":

@@ -297,8 +297,9 @@ class PostgresStore(SqlStore):
             connection.execute(statement)
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._transaction(write=False), self._connected() as connection:
-            cursor = connection.execute(query.replace("?", "%s"), values, binary=True)
+        with self._connected() as connection:
+            execute = connection.execute if self._inside else self._execute_first
+            cursor = execute(query.replace("?", "%s"), values, binary=True)
             return cursor.fetchall() if cursor.description else []
 
     def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
@@ -333,7 +334,7 @@ class PostgresStore(SqlStore):
             if self._inside:  # a part of a larger one
                 yield
                 return
-            self._begin(write=write)
+            self._execute_first("BEGIN" if write else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._inside = True
             try:
                 change = self._count() if write and counted else None
@@ -347,18 +348,18 @@ class PostgresStore(SqlStore):
             finally:
                 self._inside = False
 
-    def _begin(self, *, write: bool) -> None:
-        """Begin a transaction, on a new connection if the one that was idle is gone, or another process's."""
-        begin = "BEGIN" if write else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    def _execute_first(self, query: str, *values: Any, **words: Any) -> "psycopg.Cursor[Any]":  # noqa: ANN401
+        """Begin a call, on a new connection if the one that was idle is gone, or another process's."""
         if self._process != os.getpid():  # a connection must not cross a fork
             _abandoned.append(self._connection)
             self._connect()
         try:
-            self._connection.execute(begin)
+            return self._connection.execute(query, *values, **words)
         except psycopg.OperationalError:
-            self._connection.close()
+            if not self._connection.closed:
+                raise
             self._connect()
-            self._connection.execute(begin)
+            return self._connection.execute(query, *values, **words)
 
     def _give_up(self) -> None:
         """Undo what a transaction did; without a connection, the server does."""
