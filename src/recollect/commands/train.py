@@ -83,9 +83,11 @@ def _config(out: Path, options: Mapping[str, Any], settings: dict[str, str], *, 
         raise RecollectError(
             "DATA is missing: name a folder of categories, glyphs, or a data set such as cifar-fs:PATH"
         )
-    named = {key: text for key, text in settings.items() if key in {"extractor", "finetune"}}
+    named = {key: text for key, text in settings.items() if key in {"extractor", "finetune", "method"}}
     asked = make_config({}, {key: options[key] for key in ("data", "extractor", "finetune")}, named)
-    name = options["preset"] or default_preset(asked.data, asked.extractor, finetune=asked.finetune)
+    name = options["preset"] or default_preset(
+        asked.data, asked.extractor, finetune=asked.finetune, method=asked.method
+    )
     return make_config(read_preset(name) if name else {}, options, settings)
 
 

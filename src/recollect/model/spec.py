@@ -47,6 +47,17 @@ class Preprocessing(Value):
         return self
 
 
+class LearnerSpec(Value):
+    """What a method that learns to learn was made for; its own weights lie beside those of the extractor."""
+
+    ways: Annotated[int, Field(ge=2, le=1000)]  # the most categories of a task
+    shots: Annotated[int, Field(ge=1, le=1000)]  # the examples of each that it was trained for
+    steps: Annotated[int, Field(ge=1, le=1000)] = 1  # of adaptation to a new task
+    training_steps: Annotated[int, Field(ge=1, le=1000)] = 1  # of adaptation in training
+    rate: Annotated[float, Field(gt=0)] | None = None  # of adaptation, where that is gradient descent
+    learn_rates: bool = False  # every layer has a rate of its own, which is learned
+
+
 class ModelSpec(Value):
     """Extractor, classifier, generator, preprocessing and the names of the base categories."""
 
@@ -59,6 +70,7 @@ class ModelSpec(Value):
     centred: bool = False  # a mean feature, kept with the weights, is subtracted from every feature
     mirrored: bool = False  # a feature is the mean of a picture's and its mirror image's
     shot_aware: bool = False  # attention counts for less, the more examples a category has
+    learner: LearnerSpec | None = None
 
     @model_validator(mode="after")
     def _distinct(self) -> "ModelSpec":

@@ -58,7 +58,7 @@ T = TypeVar("T")
 _KINDS = {"all": "categories", "base": "base categories", "novel": "taught categories"}
 _log = logging.getLogger(__name__)
 _BATCH, _BATCH_PIXELS = 32, 32 * 256**2  # pictures in memory at a time, and pixels of the extractor's input
-_CATEGORIES_AT_ONCE = 500  # whose terms are in memory at a time
+_CATEGORIES_AT_ONCE = 2000  # whose terms are in memory at a time
 _MOST_ALIKE = 20_000  # names among which similar ones are soon found
 
 
@@ -203,11 +203,19 @@ class Recognizer:
                 with suppress(StoreError):  # what may only be read need not know what was saved
                     self._store.know(content)
 
-    def backup(self) -> bytes:
-        """Return everything that was taught, for `restore`: the bytes of a safetensors file."""
+    def backup(self, name: str | None = None) -> bytes:
+        """Return everything that was taught, or what one category was taught, for `restore`.
+
+        It is the bytes of a safetensors file.
+        """
         with self._lock:
             self._refresh()
-            return backup_of(self._backend, self._store.content())
+            content = self._store.content()
+            if name is not None:
+                own = self._find(name).id
+                some = [(taught, examples) for taught, examples in content.categories if taught.id == own]
+                content = replace(content, categories=some, base={})
+            return backup_of(self._backend, content)
 
     def restore(self, backup: bytes) -> dict[str, int]:
         """Take over what a backup of the same model holds and this recogniser does not, all of it or nothing.

@@ -45,6 +45,7 @@ class Stage(ABC):
     title: str
     select: str  # the validation figure by which a model is kept
     judged: bool = False  # whether a model had been selected when the stage was stopped
+    slower: str = ""  # the setting that lowers the learning rate; default: the stage's schedule
 
     def __init__(self, model: Model, recipe: StageOne | StageTwo, config: Config) -> None:
         if recipe.steps is None:
@@ -58,6 +59,12 @@ class Stage(ABC):
     @abstractmethod
     def learned(self) -> list[nn.Parameter]:
         """Return the parameters that this stage learns."""
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return what moves the learned parameters, at a rate that is set before every step."""
+        recipe = self.recipe
+        muon = recipe.muon if isinstance(recipe, StageOne) else 0.0
+        return Descent(self.learned(), momentum=recipe.momentum, weight_decay=recipe.weight_decay, muon=muon)
 
     @abstractmethod
     def loss(self, step: int) -> tuple[Tensor, Tensor]:
@@ -77,12 +84,7 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
     Returns the seconds that the stage took, those before an interruption included.
     """
     model, recipe = stage.model, stage.recipe
-    optimizer = Descent(
-        stage.learned(),
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        muon=recipe.muon if isinstance(recipe, StageOne) else 0.0,
-    )
+    optimizer = stage.optimizer()
     path = folder.checkpoint(stage.number)
     state = _restore(path, stage, optimizer) if path.exists() else Checkpoint()
     folder.forget_after(stage.number, state.step)
@@ -156,7 +158,7 @@ def _require_finite(stage: Stage, step: int, loss: Tensor) -> None:
     if not (loss.isfinite().all() and all(weight.isfinite().all() for weight in weights)):
         raise Diverged(
             f"stage {stage.number} diverged by step {step}: lower the learning rate, for example with "
-            f"--set stage{stage.number}.schedule.peak=0.02"
+            f"--set {stage.slower or f'stage{stage.number}.schedule.peak=0.02'}"
         )
 
 

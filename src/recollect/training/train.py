@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped, one_line
 from recollect.evaluation.evaluate import model_scores
 from recollect.features import extract
-from recollect.model.model import Model
-from recollect.model.spec import Calibration, ModelSpec
+from recollect.model.model import Learner, Model
+from recollect.model.spec import Calibration, LearnerSpec, ModelSpec
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
 from recollect.pretrained import is_pretrained, licence_of
 from recollect.system import machine, workers
 from recollect.system.disk import locked, remove_file
 from recollect.system.progress import say
-from recollect.training.budget import fit_to_minutes
+from recollect.training.budget import Measure, fit_to_minutes, measure
 from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
@@ -123,11 +124,12 @@ def train(
     resume: bool = False,
     learn: Learn = learn_both_stages,
     check: Check | None = None,
+    speed_of: Measure = measure,
 ) -> int:
     """Train both stages in the folder `out`, or resume the run there; return how many pictures were held out.
 
     Methods that the paper's model is compared with pass their own `learn`, and a `check` that refuses what
-    they cannot learn from before anything is written.
+    they cannot learn from before anything is written; `speed_of` is for --minutes.
 
     Raises `Stopped` when the run was asked to stop; once stage 1 has begun, `out` then holds a usable model
     (in closed form there is no stage 1, and none).
@@ -137,21 +139,24 @@ def train(
     """
     if workers.started_together() and config.method != PAPER:
         raise ConfigError(f"the method '{config.method}' trains in one process: start it without torchrun")
-    with workers.joined(config.device):
-        if not workers.is_first():
+    if not workers.is_first():
+        with workers.joined(config.device):
             _help(config)
-            return 0
-        called: list[Path] = []
+        return 0
+    with ExitStack() as stack:
+        called: list[Path | None] = []
 
-        def call() -> None:
-            called.append(out)
-            workers.call_helpers(out)
+        def call(folder: Path | None) -> None:
+            """Join the others, which wait: not before the speed of this process alone is measured."""
+            called.append(folder)
+            stack.enter_context(workers.joined(config.device))
+            workers.call_helpers(folder)
 
         try:
-            return _train(config, out, learn, check, call, resume=resume)
+            return _train(config, out, learn, check, speed_of, call, resume=resume)
         finally:
             if not called:
-                workers.call_helpers(None)
+                call(None)
 
 
 def _help(config: Config) -> None:
@@ -177,7 +182,14 @@ def _pictures(config: Config) -> Split:
 
 
 def _train(
-    config: Config, out: Path, learn: Learn, check: Check | None, call: Callable[[], None], *, resume: bool
+    config: Config,
+    out: Path,
+    learn: Learn,
+    check: Check | None,
+    speed_of: Measure,
+    call: Callable[[Path | None], None],
+    *,
+    resume: bool,
 ) -> int:
     folder = RunFolder(out)
     if resume:
@@ -194,7 +206,7 @@ def _train(
     machine.find_device(config.device)  # fail before pictures are decoded
     split = _pictures(config)
     if not resume:
-        config = resolve(config, split)
+        config = resolve(config, split, speed_of)
         if check is not None:
             check(config, split)
     else:
@@ -212,7 +224,7 @@ def _train(
                 draw_curves(folder)
             return held_out
         with stop_on_signals() as stop:
-            call()
+            call(out)
             learn(config, split, folder, stop)
     return held_out
 
@@ -227,7 +239,7 @@ def _require_apart(data: str, out: Path) -> None:
                 raise ConfigError(f"--out {out} lies among the pictures of {place}: choose another folder")
 
 
-def resolve(config: Config, split: Split) -> Config:
+def resolve(config: Config, split: Split, speed_of: Measure = measure) -> Config:
     """Return the configuration with everything resolved: threads, device, steps."""
     config = config.model_copy(
         update={
@@ -252,11 +264,13 @@ def resolve(config: Config, split: Split) -> Config:
         RunFolder(Path(config.stage1_from)).require_stage_one(
             model.spec, _trained_on(config), finetune=config.finetune
         )
-    return fit_to_minutes(config, model, split)
+    return fit_to_minutes(config, model, split, speed_of)
 
 
-def new_model(config: Config, split: Split) -> Model:
-    """Return an untrained model with plain means for a generator."""
+def new_model(
+    config: Config, split: Split, made_for: LearnerSpec | None = None, learner: Learner | None = None
+) -> Model:
+    """Return an untrained model with plain means for a generator, and with a method's own `learner`."""
     torch.manual_seed(step_seed(config.seed, 0, 0))
     spec = ModelSpec(
         extractor=config.extractor,
@@ -267,8 +281,9 @@ def new_model(config: Config, split: Split) -> Model:
         categories=split.categories,
         centred=is_pretrained(config.extractor),
         mirrored=config.mirrored,
+        learner=made_for,
     )
-    return starting_model(spec).to(config.device)
+    return starting_model(spec, learner).to(config.device)
 
 
 def learn_stage_one(
