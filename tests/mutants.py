@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "a lost transaction goes on over a new connection",
         "store/postgres.py",
-        "            if self._inside:  # a part of a larger one\n",
-        "            if self._inside and not self._connection.closed:\n",
+        "execute = connection.execute if self._inside else self._execute_first",
+        "execute = self._execute_first",
         "store/test_postgres.py -k middle_of_a_change",
     ),
     Mutant(

@@ -684,11 +684,12 @@ class Recognizer:
             self._drop(id_)
         changed = [taught for taught in known[0] if self._taught.get(taught.id) != taught]
         for start in range(0, len(changed), _CATEGORIES_AT_ONCE):
-            self._learn(changed[start : start + _CATEGORIES_AT_ONCE])
+            self._learn(changed[start : start + _CATEGORIES_AT_ONCE], last=False)
+        self._put({})
         self._seen = state
 
-    def _learn(self, changed: list[Taught]) -> None:
-        """Compute the vectors of categories whose examples changed."""
+    def _learn(self, changed: list[Taught], *, last: bool = True) -> None:
+        """Compute the vectors of categories whose examples changed; others may follow."""
         words = {taught.id: taught for taught in changed}
         groups: dict[int, list[tuple[int, Floats]]] = {}  # by how many examples they have
         for id_, terms in self._store.terms(list(words)):
@@ -705,17 +706,17 @@ class Recognizer:
             means = mean(np.stack([terms for _, terms in some]))
             composed = self._view(self._backend.compose(means, count))
             vectors |= {id_: vector for (id_, _), vector in zip(some, composed, strict=True)}
-        self._put(vectors)
+        self._put(vectors, last=last)
         self._listed = None
 
-    def _put(self, vectors: Mapping[int, Floats]) -> None:
-        """Put vectors into the table, and into the index if there are so many that it pays."""
+    def _put(self, vectors: Mapping[int, Floats], *, last: bool = True) -> None:
+        """Put vectors into the table, and into the index, which is made after the last ones if it pays."""
         if not isinstance(self._vectors, VectorTable):
             return
         rows = [self._vectors.put(id_, vectors[id_]) for id_ in sorted(vectors)]
         if self._many is not None:
             self._many.put(rows)
-        elif len(self._vectors) > self._most_exact and self._spec.classifier == "cosine":
+        elif last and len(self._vectors) > self._most_exact and self._spec.classifier == "cosine":
             self._many = index_of(self._vectors, self._examples_of, self._lifts)
             self._most_exact *= 1 if self._many else 2  # without faiss, a warning at each doubling
 
