@@ -39,11 +39,84 @@ MAML = "methods/test_maml.py"
 LSTM = "methods/test_meta_lstm.py"
 TEMPORAL = "methods/test_temporal.py"
 MUTANTS = [
+    # PostgreSQL
+    Mutant(
+        "nobody is told of a change, nor looks",
+        "store/postgres.py",
+        '            self._heard(self._about("change")[0])\n',
+        '            self._about("change")\n',
+        "store/test_postgres.py -k look_is_enough",
+    ),
+    Mutant(
+        "no notification",
+        "store/postgres.py",
+        'self._rows("SELECT pg_notify(?, ?)", self._channel, str(change))',
+        "pass",
+        "store/test_postgres.py -k notification_is_enough",
+    ),
+    Mutant(
+        "a lost transaction goes on over a new connection",
+        "store/postgres.py",
+        "execute = connection.execute if self._inside else self._execute_first",
+        "execute = self._execute_first",
+        "store/test_postgres.py -k middle_of_a_change",
+    ),
+    Mutant(
+        "passwords in messages",
+        "store/__init__.py",
+        "{user.partition(':')[0]}",
+        "{user}",
+        "store/test_postgres.py -k password",
+    ),
+    Mutant(
+        "removals are not told",
+        "store/postgres.py",
+        "INSERT INTO removed SELECT OLD.id, change FROM about;",
+        "",
+        "store/test_postgres.py -k only_what_changed",
+    ),
+    # Very many categories
+    Mutant(
+        "the index keeps what moved where it was",
+        "recognition/many.py",
+        "            self._index.put(row, self._lifted(np.array([row]))[0])\n        self._index.drop_last()",
+        "            pass\n        self._index.drop_last()",
+        "recognition/test_many.py -k in_step",
+    ),
+    Mutant(
+        "the index does not know how many examples there are",
+        "recognition/recognizer.py",
+        "return lifts.astype(np.float32)",
+        "return 0 * lifts.astype(np.float32)",
+        "recognition/test_many.py -k number_of_examples",
+    ),
+    Mutant(
+        "the sample counts once",
+        "recognition/many.py",
+        "rest = stand_for * np.exp",
+        "rest = np.exp",
+        "recognition/test_many.py -k answers_of_a_look",
+    ),
+    # Several processes
+    Mutant(
+        "batch norms of each process alone",
+        "system/workers.py",
+        "        one.__class__ = _CommonBatchNorm\n",
+        "        pass\n",
+        "training/test_together.py -k two_processes",
+    ),
+    Mutant(
+        "every process has the whole batch",
+        "system/workers.py",
+        "    return slice(first, last)\n",
+        "    return slice(0, total)\n",
+        "training/test_together.py -k two_processes",
+    ),
     # Stage 1
     Mutant(
         "no augmentation",
         "training/stage1.py",
-        "pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)",
+        "pixels = self.augmentation(torch.from_numpy(taken), draw, self.part, batch)",
         "pixels = torch.from_numpy(taken)",
         f"{LEARNING} -k stage_1_learns_from",
     ),

@@ -126,7 +126,12 @@ Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of t
 Base = Annotated[str, _argument("NAME", "A base category.")]
 Taught = Annotated[str, _argument("NAME", "A taught category.")]
 Store = Annotated[
-    str | None, _shared("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
+    str | None,
+    _shared(
+        "PATH|URL",
+        "Where taught categories are kept: a file (MODEL's taught.sqlite) or postgresql://….",
+        "--store",
+    ),
 ]
 Server = Annotated[
     str | None,

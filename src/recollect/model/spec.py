@@ -148,22 +148,32 @@ class Calibration(Value):
     report: dict[str, float] = Field(default_factory=dict)
 
     def biases(
-        self, examples: Sequence[int] | npt.NDArray[np.int64], tightness: float | None = None
+        self,
+        examples: Sequence[int] | npt.NDArray[np.int64],
+        tightness: float | None = None,
+        taught: int | None = None,
     ) -> npt.NDArray[np.float64]:
-        """Return the bias of each taught category, given how many examples each has and their tightness."""
-        slope = bias_at(self.bias_slope, len(examples))
-        start = bias_at(self.bias, len(examples)) + slope * self._excess(tightness)
+        """Return the bias of each taught category, given how many examples each has and their tightness.
+
+        `taught` is how many are taught in all, if these are only some of them.
+        """
+        count = len(examples) if taught is None else taught
+        start = bias_at(self.bias, count) + bias_at(self.bias_slope, count) * self._excess(tightness)
         found: npt.NDArray[np.float64] = start + self.bias_rise * _log_shots(examples)
         return found
 
     def unknown_offsets(
-        self, examples: Sequence[int] | npt.NDArray[np.int64], tightness: float | None = None
+        self,
+        examples: Sequence[int] | npt.NDArray[np.int64],
+        tightness: float | None = None,
+        taught: int | None = None,
     ) -> npt.NDArray[np.float64]:
         """Return what is added to the scores of each taught category before the test for "unknown"."""
         if self.unknown is None or self.unknown.taught is None:
-            return self.biases(examples, tightness)
+            return self.biases(examples, tightness, taught)
         offset = self.unknown.taught
-        start = offset.at(len(examples), 0, self._excess(tightness))
+        count = len(examples) if taught is None else taught
+        start = offset.at(count, 0, self._excess(tightness))
         found: npt.NDArray[np.float64] = start + offset.rise * _log_shots(examples)
         return found
 

@@ -116,6 +116,7 @@ def _info(recognizer: Recognizer, header: Header, settings: Settings) -> ModelIn
         width=recognizer.width,
         input=Input(size=spec.preprocessing.size, short_side=spec.preprocessing.short_side),
         says_unknown=header.calibration.unknown is not None,
+        search=recognizer.search,
         drawn=data.partition(":")[0] in _DRAWN,
         needs_token=settings.token is not None,
         weights_licence=str(licence) if licence else None,

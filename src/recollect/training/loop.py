@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from recollect.errors import ConfigError, Diverged, Stopped
 from recollect.model.model import Model
+from recollect.system import workers
 from recollect.system.progress import bar
 from recollect.training.checkpoints import (
     Checkpoint,
@@ -105,7 +106,7 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
             if state.step % judged_every == 0 or finished:
                 _require_finite(stage, state.step, loss)
                 _select(stage, state, folder)
-            asked = stop is not None and stop.is_set()
+            asked = workers.any_of(stop is not None and stop.is_set(), loss.device)
             if asked or time.monotonic() - saved >= stage.checkpoint_seconds:
                 _require_finite(stage, state.step, loss)
                 state.weights, state.momentum = model.state_dict(), momentum_of(model, optimizer)
@@ -190,6 +191,7 @@ def _take_step(
     loss, share = stage.loss(step)
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
+    loss, share = workers.mean_of(loss, share)
     return loss.detach(), share.detach()
 
 
