@@ -1,15 +1,21 @@
 """Measure the speed and memory claims and print ratios; nothing else should be running."""
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, lowshot, memory, recogniser, service
+from benchmarks import learning, lowshot, memory, meta, page, recogniser, service
 
 learning.main()
+meta.main()
 recogniser.main()
 service.main()
 lowshot.main()
+if shutil.which("chromium"):
+    page.main()
+else:
+    print("the page: there is no chromium here")
 with tempfile.TemporaryDirectory() as name:
     os.environ["RECOLLECT_CACHE"] = f"{name}/cache"
     release = Path(name) / "release"

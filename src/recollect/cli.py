@@ -119,14 +119,19 @@ Json = Annotated[bool, _flag("--json", "Print the result as JSON on standard out
 Quiet = Annotated[bool, _flag("--quiet", "Show no progress.")]
 Version = Annotated[bool, _flag("--version", "Show the version.", callback=_show_version, is_eager=True)]
 Model = Annotated[
-    Path, _argument("MODEL", "A model file, a run folder, or imagenet, which comes with recollect.")
+    Path, _argument("MODEL", "A model file, a run folder, or imagenet or glyphs, which come with recollect.")
 ]
 Data = Annotated[str, _argument("DATA", "The data the model was trained on.")]
 Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of them.")]
 Base = Annotated[str, _argument("NAME", "A base category.")]
 Taught = Annotated[str, _argument("NAME", "A taught category.")]
 Store = Annotated[
-    str | None, _shared("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
+    str | None,
+    _shared(
+        "PATH|URL",
+        "Where taught categories are kept: a file (MODEL's taught.sqlite) or postgresql://….",
+        "--store",
+    ),
 ]
 Server = Annotated[
     str | None,
@@ -376,6 +381,19 @@ def tsne(
     _print(report, tsne_text)
 
 
+@_command(plot_app)
+def methods(
+    results: list[Path] = _argument(
+        "RESULT", "Result files of reproduce table2, or folders that it wrote.", default=...
+    ),
+    out: Path = _option("PNG", "The PNG file to draw.", "--out", "-o", callback=_png, default=...),
+) -> None:
+    """Draw the accuracy of methods against their minutes of training, all on one picture."""
+    from recollect.reproduce.times import plot_methods, times_text
+
+    _print(plot_methods(results, out), times_text)
+
+
 @_command()
 def check(
     model: Model,
@@ -623,7 +641,7 @@ def _hidden_token(token: str | None) -> str | None:
 @_command()
 def serve(
     model: Path | None = _argument(
-        "MODEL", "A model file, a run folder, or imagenet, which is the default.", None
+        "MODEL", "A model file, a run folder, glyphs, or imagenet, which is the default.", None
     ),
     host: str = _option("ADDRESS", "The address to listen on; 0.0.0.0 is every one.", default="127.0.0.1"),
     port: int = _option("N", "The port to listen on.", min=0, max=65535, default=8000),
@@ -657,12 +675,13 @@ def serve(
         max=3600,
         default=20.0,
     ),
+    open_page: bool = _flag("--open", "Open the page in a browser.", default=False),
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Teach and recognise over HTTP."""
+    """Teach and recognise over HTTP, from programs and on a page in the browser."""
     from recollect.commands.serve import serve
     from recollect.serve.settings import Limits, Settings
 
@@ -674,7 +693,7 @@ def serve(
     settings = Settings(
         model=model or Path("imagenet"), store=store, extractor=extractor, device=device, threads=threads,
         host=host, port=port, workers=workers, token=token, hosts=tuple(hosts or ()), tls_cert=tls_cert,
-        tls_key=tls_key, limits=limits,
+        tls_key=tls_key, open_page=open_page, limits=limits,
     )  # fmt: skip
     serve(settings, any_model=model is None)
 
@@ -703,6 +722,11 @@ def reproduce(
     extractors: str | None = _option(
         "NAMES", "Rows of table2: some of c32f,c64f,c128f,resnet (all but resnet)."
     ),
+    methods: str | None = _option(
+        "NAMES",
+        "Rows of table2 of other methods, with c32f: some of matching,prototypical,maml,fomaml,anil,"
+        "meta-lstm,temporal (none). Rows of table3, such as attention,logistic (all).",
+    ),
     out: Path = _option(
         "DIR",
         "Folder for runs, results and page; what is finished there is kept.",
@@ -715,7 +739,6 @@ def reproduce(
     split: Path | None = _option(
         "FILE", "table3: a JSON file with base_val, base_test, novel_val, novel_test, or the published one."
     ),
-    methods: str | None = _option("NAMES", "Rows of table3, such as attention,logistic."),
     draws: int | None = _option("N", "table3: how many draws of examples (100).", min=2),
     shots: str | None = _option("LIST", "table3: numbers of examples (1,2,5,10,20)."),
     settings: Settings = None,
@@ -726,10 +749,9 @@ def reproduce(
     from recollect.commands.reproduce import reproduce as run
 
     wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
-    own = {"methods": methods, "split": split, "draws": draws, "shots": shots}
-    made = run(
-        what, data, out, settings or [], device, threads, extractors=extractors, note=note, **wishes, **own
-    )
+    names = {"extractors": extractors, "methods": methods}
+    own = {"split": split, "draws": draws, "shots": shots}
+    made = run(what, data, out, settings or [], device, threads, note=note, **wishes, **names, **own)
     _print(made, lambda result: str(result["made"]))
 
 

@@ -38,6 +38,9 @@ class ServedModel:
     width: int  # numbers in a feature
     input: Mapping[str, int | None]  # `size` and `short_side` of the pictures
     says_unknown: bool
+    search: str  # how pictures are compared with taught categories: "exact" or "index"
+    drawn: bool  # trained on characters, which can be drawn
+    needs_token: bool  # for changes
     weights_licence: str | None
     pictures: int  # at most as many in a call
     body_mb: int
@@ -88,6 +91,11 @@ class Client:
     def model(self) -> ServedModel:
         """What the service computes with."""
         return ServedModel(**self._json("GET", "model"))
+
+    @property
+    def search(self) -> str:
+        """How the service compares pictures with taught categories: with each ("exact") or by an "index"."""
+        return str(self._json("GET", "model")["search"])
 
     def categories(self) -> list[Category]:
         """Return all categories: base ones first, also hidden ones, then taught ones in order of teaching."""
@@ -215,9 +223,9 @@ class Client:
         """Return which categories, base or taught, the examples of a taught one resemble most."""
         return _shares(self._json("GET", f"resembles/{_quoted(name)}", {"top": str(top)}))
 
-    def backup(self) -> bytes:
-        """Return everything that was taught, for `restore`."""
-        return self._call("GET", "taught")
+    def backup(self, name: str | None = None) -> bytes:
+        """Return everything that was taught, or what one category was taught, for `restore`."""
+        return self._call("GET", "taught", {} if name is None else {"category": name})
 
     def restore(self, backup: bytes) -> dict[str, int]:
         """Take over what a backup holds and the service does not; return how much came to each category."""

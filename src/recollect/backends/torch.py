@@ -66,10 +66,10 @@ class TorchBackend:
         return terms
 
     def compose(self, mean: Floats, examples: int) -> Floats:
-        """Return the vector (d,) of a category with this many examples, from the mean of their terms."""
+        """Return the vectors (…, d) of categories with so many examples, from the means of their terms."""
         if self._fading is None:
             return mean
-        average, attended = np.split(mean, 2)
+        average, attended = np.split(mean, 2, axis=-1)
         vector: Floats = average + np.float32(examples**-self._fading) * attended
         return vector
 

@@ -13,7 +13,7 @@ from recollect.reproduce.lowshot.rows import NAME as TABLE_3
 from recollect.system import machine
 from recollect.system.progress import say
 
-_OWN = {"split", "methods", "draws", "shots"}  # options of table 3
+_OWN = {"split", "draws", "shots"}  # options of table 3
 _OTHERS = {"minutes", "tasks", "queries", "extractors"}
 
 

@@ -29,33 +29,35 @@ class Augmentation:
     crops: bool = False
     jitter: float = 0.0
 
-    def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        """Return augmented pixels: uint8 (n, size, size, 3) → the same shape."""
-        if not (self.crops or self.jitter):
-            return self._padded_crop(pixels, generator)
-        cut = self._resized_crop(pixels, generator) if self.crops else self._padded_crop(pixels, generator)
-        values = cut.float()
-        if self.jitter:
-            factors = 1 + self.jitter * (2 * torch.rand(3, len(pixels), generator=generator) - 1)
-            values = change_colours(values, *factors)
-        return values.round_().clamp_(0, 255).to(torch.uint8)
+    def __call__(
+        self, pixels: Tensor, generator: torch.Generator, part: slice = slice(None), whole: int | None = None
+    ) -> Tensor:
+        """Return augmented pixels: uint8 (n, size, size, 3) → the same shape.
 
-    def _resized_crop(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
+        They may be a part of a whole batch: each picture then becomes what it would in the whole one.
+        """
+        count = len(pixels) if whole is None else whole
+        cut = self._resized_crop if self.crops else self._padded_crop
+        pixels = cut(pixels, generator, part, count)
+        if self.jitter:
+            factors = 1 + self.jitter * (2 * torch.rand(3, count, generator=generator) - 1)
+            pixels = change_colours(pixels.float(), *factors[:, part])
+        return pixels if pixels.dtype == torch.uint8 else pixels.round_().clamp_(0, 255).to(torch.uint8)
+
+    def _resized_crop(self, pixels: Tensor, generator: torch.Generator, part: slice, count: int) -> Tensor:
         """Cut 8 to 100 % of each picture's area, of sides 3:4 to 4:3, and enlarge it to the whole size."""
-        count = len(pixels)
         area = torch.empty(count).uniform_(*AREA, generator=generator)
         ratio = torch.empty(count).uniform_(-log(RATIO), log(RATIO), generator=generator).exp()
         sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1).clamp(max=1)
         corner = torch.rand(count, 2, generator=generator) * (1 - sides)
         mirrored = torch.rand(count, generator=generator) < (0.5 if self.flip else 0.0)
-        return resized_crop(pixels, corner, sides, mirrored)
+        return resized_crop(pixels, corner[part], sides[part], mirrored[part])
 
-    def _padded_crop(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        count = len(pixels)
+    def _padded_crop(self, pixels: Tensor, generator: torch.Generator, part: slice, count: int) -> Tensor:
         top = torch.randint(0, 2 * self.pad + 1, (count, 1), generator=generator)
         left = torch.randint(0, 2 * self.pad + 1, (count, 1), generator=generator)
         mirrored = torch.rand(count, 1, generator=generator) < (0.5 if self.flip else 0.0)
-        return crop(pixels, self.pad, top, left, mirrored)
+        return crop(pixels, self.pad, top[part], left[part], mirrored[part])
 
 
 def resized_crop(pixels: Tensor, corner: Tensor, sides: Tensor, mirrored: Tensor) -> Tensor:

@@ -105,10 +105,10 @@ async def features(request: Request, engine: EngineOf) -> Features:
 
 
 @public.get("/model")
-async def model(request: Request) -> ModelInfo:
+async def model(request: Request, engine: EngineOf) -> ModelInfo:
     """Describe the model."""
     info: ModelInfo = request.app.state.info
-    return info
+    return info.model_copy(update={"search": engine.recognizer.search})
 
 
 @public.get("/categories")
@@ -196,13 +196,17 @@ async def duplicates(name: str, engine: EngineOf) -> Duplicates:
 
 
 @private.get("/examples")
-async def examples(category: Annotated[str, Query(max_length=1000)], engine: EngineOf) -> ExampleList:
+async def examples(
+    category: Annotated[str, Query(max_length=1000)],
+    engine: EngineOf,
+    features: Annotated[bool, Query(description="With the feature of each picture.")] = True,
+) -> ExampleList:
     """Return what is kept of the pictures of a taught category."""
     kept = [
         KeptExample(
             id=one.id,
             added=one.added,
-            feature=one.feature.tolist(),
+            feature=one.feature.tolist() if features else None,
             thumbnail=None if one.thumbnail is None else base64.b64encode(one.thumbnail).decode(),
         )
         for one in await engine.call(engine.recognizer.examples, category)
@@ -217,10 +221,16 @@ async def forget_example(number: int, engine: EngineOf) -> None:
 
 
 @private.get("/taught", response_class=Response, responses={200: {"content": {_BINARY: {}}}})
-async def backup(engine: EngineOf) -> Response:
-    """Download everything that was taught."""
+async def backup(
+    engine: EngineOf,
+    category: Annotated[
+        str | None, Query(max_length=1000, description="Only what this one was taught.")
+    ] = None,
+) -> Response:
+    """Download everything that was taught, or what one category was taught."""
     headers = {"Content-Disposition": 'attachment; filename="taught.safetensors"'}
-    return Response(await engine.call(engine.recognizer.backup), headers=headers, media_type=_BINARY)
+    content = await engine.call(engine.recognizer.backup, category)
+    return Response(content, headers=headers, media_type=_BINARY)
 
 
 @private.post(
@@ -246,7 +256,7 @@ async def healthz() -> State:
 @operation.get("/readyz")
 async def readyz(engine: EngineOf) -> State:
     """Say that the model is loaded and its store can be read."""
-    await asyncio.to_thread(engine.recognizer.categories)  # not behind what others ask for
+    await asyncio.to_thread(engine.recognizer.make_store)  # not behind what others ask for
     return State(status="ready")
 
 

@@ -33,7 +33,7 @@ class Settings:
     """The model to serve, where, and for whom."""
 
     model: Path
-    store: str | None = None
+    store: str | None = field(default=None, repr=False)  # may hold a password
     extractor: str | None = None
     device: str = "auto"
     threads: int | None = None
@@ -44,6 +44,7 @@ class Settings:
     hosts: tuple[str, ...] = ()  # names under which clients know the service
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    open_page: bool = False  # in a browser, once it can be reached
     limits: Limits = Limits()
 
     def check(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from recollect.data.arrays import Pixels
 from recollect.data.augment import Augmentation, shrink
@@ -15,6 +16,7 @@ from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
 from recollect.model.model import Model
+from recollect.system import machine, workers
 from recollect.training.config import Config, SmallFirst, StageOne
 from recollect.training.loop import Stage
 from recollect.training.losses import stage_one_loss
@@ -40,7 +42,13 @@ class BaseClassification(Stage):
         self.small = small_pictures(model, config.stage1)
         self.loss_kind = config.stage1.loss
         self.judgement = Judgement(split, (1,), config)
-        self._pictures = PicturesByStep(self.images, self.batches.__getitem__)
+        if workers.count() > 1 and self.loss_kind == "batch-sgm":
+            raise ConfigError("stage1.loss=batch-sgm looks at whole batches: train it in one process")
+        self.part = workers.share_of(self.batches.batch)
+        self._pictures = PicturesByStep(self.images, lambda step: self.batches[step][self.part])
+        self._scores: nn.Module = _Scores(self)
+        if workers.count() > 1:
+            self._scores = DistributedDataParallel(self._scores)
 
     def learned(self) -> list[nn.Parameter]:
         """Return θ, W_base and τ."""
@@ -49,24 +57,32 @@ class BaseClassification(Stage):
     def loss(self, step: int) -> tuple[Tensor, Tensor]:
         """Classify one batch."""
         rows, taken = self._pictures[step]
-        device = self.model.mean.device
-        pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)
+        device, batch = self.model.mean.device, self.batches.batch
+        draw = torch.default_generator
+        pixels = self.augmentation(torch.from_numpy(taken), draw, self.part, batch)
+        if workers.rank():  # dropout has other masks in every process
+            torch.manual_seed(draw.initial_seed() + workers.rank())
         targets = torch.from_numpy(self.images.labels[rows]).to(device)
         self.model.train()
-        features = self._features(pixels, step)
-        scores = self.model.classifier(features)
+        with workers.common_statistics(self.model.extractor):
+            scores, features = self._scores(pixels, step)
+        # The means of these over the processes are those over the batch, of which each has about a part.
+        weight = len(rows) * workers.count() / batch
+        right = (scores.argmax(1) == targets).float().mean()
         loss = stage_one_loss(self.loss_kind, scores, targets, features, step / self.steps)
-        return loss, (scores.argmax(1) == targets).float().mean()
+        return loss * weight, right * weight
 
-    def _features(self, pixels: Tensor, step: int) -> Tensor:
+    def features(self, pixels: Tensor, step: int) -> Tensor:
         """Return the features of a batch; W_base stays the same when pictures become larger."""
-        device, small = self.model.mean.device, self.small
-        if small is None or step >= small.until * self.steps:
-            return self.model.embed(pixels.to(device))
-        extractor = self.model.extractor
-        return self.model.embed(
-            shrink(pixels, small.size).to(device), lambda x: extractor.stretch(extractor(x), self.images.size)
-        )
+        device, exact, small = self.model.mean.device, self.model.mean.dtype, self.small
+        with machine.mixed_precision(device):
+            if small is None or step >= small.until * self.steps:
+                return self.model.embed(pixels.to(device)).to(exact)
+            extractor = self.model.extractor
+            return self.model.embed(
+                shrink(pixels, small.size).to(device),
+                lambda x: extractor.stretch(extractor(x), self.images.size),
+            ).to(exact)
 
     def close(self) -> None:
         """End the threads that decode ahead, where there are any."""
@@ -81,6 +97,19 @@ class BaseClassification(Stage):
         """Return validation figures at 1 shot with plain means."""
         novel, base = self.judgement.features(self.model)
         return self.judgement.figures(self.model, novel, base)
+
+
+class _Scores(nn.Module):
+    """From pixels to scores and features: what the processes of a training share the gradients of."""
+
+    def __init__(self, stage: BaseClassification) -> None:
+        super().__init__()
+        self.extractor, self.classifier = stage.model.extractor, stage.model.classifier
+        self._features = stage.features
+
+    def forward(self, pixels: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        features = self._features(pixels, step)
+        return self.classifier(features), features
 
 
 def augmentation(split: Split, recipe: StageOne) -> Augmentation:
