@@ -427,6 +427,28 @@ def new(
 
 
 @_command()
+def export(
+    model: Model,
+    onnx: Path | None = _option("DIR", "The folder of ONNX files to write; it must not exist."),
+    int8: bool = _flag("--int8", "Quantise the extractor to 8 bits, and measure what that costs.", False),
+    pictures: Path | None = _option(
+        "FOLDER",
+        "Pictures like yours, to check the files on and to calibrate --int8 (built-in ones).",
+    ),
+    store: Store = None,
+    extractor: Extractor = None,
+    threads: Threads = None,
+) -> None:
+    """Write a model, with what it was taught, for programs without torch."""
+    if onnx is None:
+        raise RecollectError("say what to export to: --onnx DIR")
+    from recollect.commands import export
+
+    target = _target(model, store, extractor, "cpu", threads)
+    _print(export.export_onnx(target, onnx, pictures, int8=int8), export.export_text)
+
+
+@_command()
 def refit(
     model: Model,
     out: Path = _option("OUT", "The folder or .safetensors file to write.", "--out", "-o", default=...),

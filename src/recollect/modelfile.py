@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 FORMAT = 5
 PAPER = "recollect"  # the method of the paper
 FILE_NAME = "model.safetensors"
+EXPORT_NAME = "export.json"  # in a folder that was exported
 _KEY = "recollect"
 _EXTRACTOR = "extractor."  # prefix of its weights
 TAUGHT = "taught."  # prefix of tensors that hold taught categories
@@ -104,6 +105,10 @@ def find_model(path: str | Path) -> Path:
                     raise ModelError(
                         f"the folder {name} here hides the model of that name that comes with recollect: "
                         "rename it, or work elsewhere"
+                    )
+                if (path / EXPORT_NAME).exists():
+                    raise ModelError(
+                        f"{path} lacks {FILE_NAME}: copy the whole folder, or export the model again"
                     )
                 raise ModelError(
                     f"{path} holds no {FILE_NAME}: name a finished run, or finish this one with "
@@ -228,6 +233,17 @@ def read_taught(path: str | Path) -> tuple[Path, Header, Tensors]:
         return found, header, _tensors(found, file, TAUGHT)
 
 
+def read_weights(path: str | Path, *, extractor: bool = True) -> tuple[Header, Tensors]:
+    """Return a model file's header and weights by name, perhaps without the extractor's; needs no torch."""
+    with _opened(path) as (found, header, file):
+        left_out = (TAUGHT,) if extractor else (TAUGHT, _EXTRACTOR)
+        weights = _tensors(found, file, "", left_out)
+    for name, values in weights.items():
+        if not np.isfinite(values).all():
+            raise ModelError(f"{found} cannot be used: '{name}' holds numbers that are not finite")
+    return header, weights
+
+
 def load_model(path: str | Path, extractor: str | None = None) -> "Model":
     """Read a model, in evaluation mode.
 
@@ -319,9 +335,9 @@ def _opened(model: str | Path) -> Iterator[tuple[Path, Header, Any]]:
         raise ModelError(f"{path} is not a model file, or it is damaged: {brief(error)}") from error
 
 
-def _tensors(path: Path, file: Any, start: str) -> Tensors:  # noqa: ANN401
-    """Return the tensors whose names begin with `start`, without it."""
-    names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
+def _tensors(path: Path, file: Any, start: str, left_out: tuple[str, ...] = ()) -> Tensors:  # noqa: ANN401
+    """Return the tensors whose names begin with `start`, without it, but not those that are left out."""
+    names = [name for name in file.keys() if name.startswith(start) and not name.startswith(left_out)]  # noqa: SIM118
     try:
         return {name.removeprefix(start): file.get_tensor(name) for name in names}
     except (TypeError, AttributeError) as error:  # a number type that numpy lacks, and that we never write

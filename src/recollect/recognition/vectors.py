@@ -75,6 +75,11 @@ class VectorTable:
         if len(self) < len(self._matrix) // 4:
             self._matrix = np.array(self._matrix[: 2 * len(self) + _FIRST_ROWS])
 
+    def matrix(self) -> Floats:
+        """Return a copy of the vectors, in the order of ids: (count, d)."""
+        found: Floats = self._matrix[np.array(self._rows)] if len(self) else self._matrix[:0]
+        return found
+
     def products(self, features: Floats) -> Floats:
         """Return the dot products of features (n, d) with every vector, in the order of ids: (n, count).
 

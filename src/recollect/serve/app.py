@@ -32,8 +32,9 @@ _log = logging.getLogger(__name__)
 def create_app(settings: Settings) -> Gate:
     """Load the model and return the application."""
     PatientProtocol.limits = settings.limits
-    threads = machine.prepare(settings.threads)
-    machine.prepare(1)  # each thread of the engine computes alone
+    threads = settings.threads or machine.usual_threads() or machine.cores()
+    machine.set_threads(1)  # each thread of the engine computes alone
+    machine.keep_freed_memory()
     recognizer = Recognizer.load(
         settings.model,
         settings.store or DEFAULT,
