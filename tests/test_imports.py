@@ -24,7 +24,7 @@ ALLOWED = {
     "presets": set(),
     "images": {"errors"},
     "store": {"errors", "system"},
-    "model": {"errors"},
+    "model": {"errors", "system"},
     "pretrained": {"errors", "system", "model"},
     "modelfile": {"errors", "system", "model", "pretrained"},
     "data": {"errors", "system", "images", "model"},

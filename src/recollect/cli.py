@@ -282,7 +282,7 @@ def train(
     extractor: str | None = _option(
         "NAME",
         "c32f, c64f, c128f, resnet, resnet10; pretrained on ImageNet: efficientnet-lite0, -lite1, "
-        f"-lite2; or your own: {_OWN_CODE}.",
+        f"-lite2; an ONNX file: onnx:PATH; or your own: {_OWN_CODE}.",
     ),
     finetune: bool | None = _flag("--finetune", "Train a pretrained extractor too, not only the rest.", None),
     classifier: Literal["cosine", "dot"] | None = typer.Option(None, help="How scores are computed."),
@@ -415,7 +415,8 @@ def new(
     out: Path = _argument("OUT", "The folder or .safetensors file to write."),
     extractor: str = _option(
         "NAME",
-        f"efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; or your own: {_OWN_CODE}.",
+        "efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; an ONNX file: onnx:PATH; or your own: "
+        f"{_OWN_CODE}.",
         default=...,
     ),
     size: int | None = _option("PX", "Height and width of the pictures, in pixels.", min=1, max=1024),

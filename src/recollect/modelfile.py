@@ -21,13 +21,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from recollect.errors import ExtraError, ModelError, brief
-from recollect.model.spec import Calibration, ModelSpec, Value, is_own_code
+from recollect.model.spec import Calibration, ModelSpec, Value, is_onnx, is_own_code
 from recollect.pretrained import PUBLISHED, Tensors, extractor_weights
 from recollect.system.disk import replacing_file
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from recollect.model.extractors import Extractor
     from recollect.model.model import Model
 
 # 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature, and 4 no
@@ -40,7 +41,8 @@ _KEY = "recollect"
 _EXTRACTOR = "extractor."  # prefix of its weights
 TAUGHT = "taught."  # prefix of tensors that hold taught categories
 _CENTRE = "centre"
-_STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moments", _CENTRE}
+_ONNX_FILE = "file"  # an extractor's weights, if it is one
+_STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moments", _CENTRE, _ONNX_FILE}
 READY = ("imagenet",)  # models that come with the package
 
 
@@ -253,7 +255,6 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
     import torch
     from safetensors.torch import load_file
 
-    from recollect.model.extractors.own import own_extractor
     from recollect.model.model import Model
 
     path = find_model(path)
@@ -262,7 +263,7 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
         raise ModelError(
             f"the extractor of {path} is '{header.spec.extractor}' and not '{extractor}': name that, or none"
         )
-    own = own_extractor(extractor, header.spec.preprocessing.size) if is_own_code(extractor) else None
+    own = _given_extractor(path, header.spec, extractor)
     try:
         with torch.device("meta"):  # shapes only: a header may ask for more memory than there is
             expected = Model(header.spec, own).state_dict()
@@ -295,6 +296,26 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
     model = Model(header.spec, own)
     model.load_state_dict(weights)
     return model.eval()
+
+
+def _given_extractor(path: Path, spec: ModelSpec, extractor: str | None) -> "Extractor | None":
+    """Return an extractor that no name stands for: the caller's code, or the ONNX file in a model file."""
+    from recollect.model.extractors.onnx import OnnxExtractor
+    from recollect.model.extractors.own import own_extractor
+
+    size = spec.preprocessing.size
+    if is_onnx(spec.extractor):
+        return OnnxExtractor(_onnx_file(path), spec.extractor, size)
+    return own_extractor(extractor, size) if is_own_code(extractor) else None
+
+
+def _onnx_file(path: Path) -> bytes:
+    """Return the ONNX file in a model file."""
+    with _opened(path) as (found, _, file):
+        content = _tensors(found, file, f"{_EXTRACTOR}{_ONNX_FILE}").get("")
+    if content is None or content.dtype != np.uint8:
+        raise ModelError(f"{path} lacks the ONNX file of its extractor: it is damaged")
+    return content.tobytes()
 
 
 def fingerprint(model: "Model") -> str:

@@ -3,54 +3,19 @@
 import io
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
 import onnx
 import torch
-from onnx import compose, numpy_helper, parser
 from torch import Tensor, nn
 
+from recollect.export.around import around
+from recollect.export.notation import OPSET, joined, prepare_graph, written
 from recollect.model.classifier import unit
+from recollect.model.extractors.onnx import OnnxExtractor
 from recollect.model.generator import STEP, AttentionGenerator, AverageGenerator, RidgeGenerator
 from recollect.model.model import Model
-from recollect.model.spec import Preprocessing
-
-OPSET = 20
-PREPARE = "prepare/"  # before the names of nodes that only prepare pictures
-_IR = 10
-
-# What `recollect.images.fit` does with Pillow. A picture of the right size stays as it is.
-_PREPARE = """
-<ir_version: {ir}, opset_import: ["" : {opset}]>
-prepare (uint8[n, height, width, 3] pixels) => (uint8[n, 3, {size}, {size}] prepared)
-<int64[2] size = {{{size}, {size}}}, int64[1] short_side = {{{short_side}}}, float half = {{0.5}},
- int64[2] axes = {{2, 3}}>
-{{
-  planes = Transpose <perm = [0, 3, 1, 2]> (pixels)
-  batch = Shape <start = 0, end = 2> (planes)
-  sides = Shape <start = 2, end = 4> (planes)
-  equal = Equal (sides, size)
-  equal_number = Cast <to = 7> (equal)
-  fits_number = ReduceMin <keepdims = 1> (equal_number)
-  fits = Cast <to = 9> (fits_number)
-  short = ReduceMin <keepdims = 1> (sides)
-  wanted = Where (fits, short, short_side)
-  product = Mul (sides, wanted)
-  full = Div (product, short)
-  shape = Concat <axis = 0> (batch, full)
-  resized = Resize <mode = "cubic", antialias = 1, cubic_coeff_a = -0.5, exclude_outside = 1>
-            (planes, , , shape)
-  rest = Sub (full, size)
-  rest_number = Cast <to = 1> (rest)
-  middle = Mul (rest_number, half)
-  rounded = Round (middle)
-  start = Cast <to = 7> (rounded)
-  stop = Add (start, size)
-  prepared = Slice (resized, start, stop, axes)
-}}
-"""
 
 
 class _Extractor(nn.Module):
@@ -79,27 +44,10 @@ class _Extractor(nn.Module):
 def extractor_graph(model: Model) -> onnx.ModelProto:
     """Return the graph of preprocessing and extractor: `pixels` uint8 (n, h, w, 3) → `features` (n, d)."""
     prepare = model.spec.preprocessing
-    size = prepare.size
-    pictures = torch.zeros(2, 3, size, size, dtype=torch.uint8)
-    body = _exported(_Extractor(model), pictures)
-    return _joined(_prepare(prepare), body)
-
-
-def _prepare(prepare: Preprocessing) -> onnx.ModelProto:
-    text = _PREPARE.format(
-        ir=_IR, opset=OPSET, size=prepare.size, short_side=prepare.short_side or prepare.size
-    )
-    model = parser.parse_model(text)
-    for node in model.graph.node:
-        node.name = node.output[0]
-    return model
-
-
-def _joined(first: onnx.ModelProto, second: onnx.ModelProto) -> onnx.ModelProto:
-    second.ir_version = first.ir_version
-    merged = compose.merge_models(first, second, io_map=[("prepared", "prepared")], prefix1=PREPARE)
-    merged.graph.input[0].name = merged.graph.node[0].input[0] = "pixels"
-    return merged
+    if isinstance(model.extractor, OnnxExtractor):
+        return around(model, model.extractor)
+    pictures = torch.zeros(2, 3, prepare.size, prepare.size, dtype=torch.uint8)
+    return joined(prepare_graph(prepare), exported(_Extractor(model), pictures), "prepared")
 
 
 def generator_graph(model: Model) -> onnx.ModelProto:
@@ -137,13 +85,8 @@ def generator_graph(model: Model) -> onnx.ModelProto:
         lines, weights = [*lines, "terms = Mul (z, phi_avg)"], {"phi_avg": generator.phi_avg}
     else:
         lines += ["terms = Identity (z)"]
-    return _written(
-        "generator",
-        {"features": ("n", width)},
-        {name: ("n", size) for name, size in outputs.items()},
-        lines,
-        weights,
-    )
+    found = ", ".join(f"float[n, {size}] {name}" for name, size in outputs.items())
+    return written("generator", f"float[n, {width}] features", found, lines, weights)
 
 
 def classifier_graph(model: Model) -> onnx.ModelProto:
@@ -154,8 +97,8 @@ def classifier_graph(model: Model) -> onnx.ModelProto:
         "columns = Transpose <perm = [1, 0]> (w)",
     ]
     lines += ["products = MatMul (z, columns)", "scores = Mul (products, scale)"]
-    inputs = {"features": ("n", model.width), "vectors": ("k", model.width)}
-    return _written("classifier", inputs, {"scores": ("n", "k")}, lines, {"scale": model.classifier.scale})
+    given = f"float[n, {model.width}] features, float[k, {model.width}] vectors"
+    return written("classifier", given, "float[n, k] scores", lines, {"scale": model.classifier.scale})
 
 
 def _unit(name: str, result: str) -> list[str]:
@@ -173,34 +116,7 @@ def _view(model: Model, name: str, result: str) -> list[str]:
     return _unit(name, result) if model.classifier.kind == "cosine" else [f"{result} = Identity ({name})"]
 
 
-def _written(
-    name: str,
-    inputs: Mapping[str, tuple[str, int]],
-    outputs: Mapping[str, tuple[str, int | str]],
-    lines: Sequence[str],
-    weights: Mapping[str, Tensor],
-) -> onnx.ModelProto:
-    """Return the graph of some lines in ONNX's own notation."""
-    given, found = (
-        ", ".join(f"float[{rows}, {columns}] {one}" for one, (rows, columns) in some.items())
-        for some in (inputs, outputs)
-    )
-    model = parser.parse_model(
-        f'<ir_version: {_IR}, opset_import: ["" : {OPSET}]> {name} ({given}) => ({found}) '
-        f"<int64[1] last_axis = {{-1}}, float tiny = {{1e-24}}> {{ {' '.join(lines)} }}"
-    )
-    model.graph.initializer.extend(
-        numpy_helper.from_array(values.detach().cpu().float().contiguous().numpy(), one)
-        for one, values in weights.items()
-    )
-    used = {one for node in model.graph.node for one in node.input}
-    kept = [one for one in model.graph.initializer if one.name in used]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-    return model
-
-
-def _exported(module: nn.Module, pictures: Tensor) -> onnx.ModelProto:
+def exported(module: nn.Module, pictures: Tensor) -> onnx.ModelProto:
     """Return a module as a graph from `prepared` pictures, any number of them, to `features`."""
     log = logging.getLogger("torch.onnx")
     level = log.level

@@ -7,26 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from recollect.export.graphs import PREPARE
+from recollect.export.notation import PREPARE
 from recollect.images import Picture, read_pixels
 from recollect.model.spec import Preprocessing
 
 _MOST = 100  # pictures for calibration
-
-
-class _Reader(CalibrationDataReader):  # type: ignore[misc]
-    """Prepared pictures, one after the other."""
-
-    def __init__(self, pictures: Sequence[Picture], prepare: Preprocessing) -> None:
-        self._rest: Iterator[dict[str, Any]] = (
-            {"pixels": read_pixels(picture, prepare.size, prepare.short_side)[None]} for picture in pictures
-        )
-
-    def get_next(self) -> dict[str, Any] | None:
-        return next(self._rest, None)
 
 
 def quantised(
@@ -36,6 +22,21 @@ def quantised(
 
     Dynamic quantisation, or one scale for all channels, would not keep the features.
     """
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        """Prepared pictures, one after the other."""
+
+        def __init__(self, pictures: Sequence[Picture]) -> None:
+            self._rest: Iterator[dict[str, Any]] = (
+                {"pixels": read_pixels(picture, prepare.size, prepare.short_side)[None]}
+                for picture in pictures
+            )
+
+        def get_next(self) -> dict[str, Any] | None:
+            return next(self._rest, None)
+
     step = max(1, len(pictures) // _MOST)
     with tempfile.TemporaryDirectory() as folder:
         whole, ready, done = (Path(folder) / f"{name}.onnx" for name in ("whole", "ready", "done"))
@@ -48,7 +49,7 @@ def quantised(
             quantize_static(
                 ready,
                 done,
-                _Reader(pictures[::step][:_MOST], prepare),
+                Reader(pictures[::step][:_MOST]),
                 quant_format=QuantFormat.QDQ,
                 per_channel=True,
                 activation_type=QuantType.QUInt8,

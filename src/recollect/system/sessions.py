@@ -1,5 +1,6 @@
 """ONNX graphs in onnxruntime, on the CPU. A graph is data: nothing in it is loaded or run as a program."""
 
+import ctypes
 import os
 import re
 from importlib.util import find_spec
@@ -12,6 +13,8 @@ from recollect.errors import ExtraError, ModelError, brief
 from recollect.system.forks import Lock, undisturbed
 from recollect.system.machine import usual_threads
 
+# Since 1.29, onnxruntime would report which models are used to its makers, and keep an id in the user's cache.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 Arrays = list[npt.NDArray[Any]]
 REMEDY = "pip install 'recollect[onnx]'"
 _ONLY_FATAL = 4  # of what onnxruntime would write to standard error; the rest is in the errors it raises
@@ -61,13 +64,21 @@ class Session:
         found: list[Any] = self._opened.get_outputs()
         return found
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Return what the file says about itself."""
+        found: dict[str, str] = self._opened.get_modelmeta().custom_metadata_map
+        return found
+
     @undisturbed()
     def run(self, outputs: list[str], **given: npt.NDArray[Any]) -> Arrays:
         """Return some outputs for the given inputs."""
         if os.getpid() != self._process:
             with self._lock:
                 if os.getpid() != self._process:
-                    # A fork leaves onnxruntime's other threads behind, and would wait for them for ever.
+                    # A fork leaves onnxruntime's other threads behind, and would wait for them for ever; so
+                    # would the old session's end, which therefore never comes.
+                    ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._opened))
                     self._opened, self._process = self._open(1), os.getpid()
         try:
             found: Arrays = self._opened.run(outputs, given)
