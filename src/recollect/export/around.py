@@ -6,7 +6,7 @@ import torch
 from onnx import compose, version_converter
 
 from recollect.errors import ModelError, brief
-from recollect.export.notation import OPSET, joined, prepare_graph, written
+from recollect.export.notation import OPSET, joined, plain, prepare_graph, written
 from recollect.model.extractors.onnx import Interface, OnnxExtractor
 from recollect.model.model import Model
 
@@ -27,9 +27,9 @@ def around(model: Model, extractor: OnnxExtractor) -> onnx.ModelProto:
     after = _finish(model, given, output.type.tensor_type)
     body.ir_version = after.ir_version = before.ir_version = max(body.ir_version, before.ir_version)
     whole = compose.merge_models(
-        before, body, io_map=[("x", given.input)], outputs=[given.output], prefix2=_BODY
+        before, body, io_map=[("x", given.input)], outputs=[f"{_BODY}{given.output}"], prefix2=_BODY
     )
-    return compose.merge_models(whole, after, io_map=[(f"{_BODY}{given.output}", "found")])
+    return plain(compose.merge_models(whole, after, io_map=[(f"{_BODY}{given.output}", "found")]))
 
 
 def _converted(extractor: OnnxExtractor) -> onnx.ModelProto:
@@ -64,8 +64,8 @@ def _normalise(model: Model, given: Interface) -> onnx.ModelProto:
 def _finish(model: Model, given: Interface, kind: onnx.TypeProto.Tensor) -> onnx.ModelProto:
     """Return the graph from what the file gives, vectors or maps, to `features`."""
     maps = len(kind.shape.dim) == 4
-    pool = "ReduceMean <keepdims = 0> (numbers, axes)" if maps else "Identity (numbers)"
-    lines = ["numbers = Cast <to = 1> (found)", f"pooled = {pool}", "features = Sub (pooled, centre)"]
+    pool = "ReduceMean <keepdims = 0> (output, axes)" if maps else "Identity (output)"
+    lines = ["output = Cast <to = 1> (found)", f"pooled = {pool}", "features = Sub (pooled, centre)"]
     words = {number: name for name, number in _KINDS.values()}
     found = f"{words[kind.elem_type]}[{'n, b, c, d' if maps else 'n, b'}] found"
     weights = {"centre": model.centre, "axes": torch.tensor([1, 2] if given.last else [2, 3])}

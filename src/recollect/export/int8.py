@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 
-from recollect.export.notation import PREPARE
+from recollect.export.notation import PREPARE, plain
 from recollect.images import Picture, read_pixels
 from recollect.model.spec import Preprocessing
 
@@ -45,7 +45,9 @@ def quantised(
         try:
             logging.root.setLevel(logging.ERROR)
             quant_pre_process(whole, ready, skip_symbolic_shape=True)
-            inside = [node.name for node in onnx.load(ready).graph.node if node.name.startswith(PREPARE)]
+            model = onnx.load(ready)
+            onnx.save(plain(model), ready)
+            inside = [node.name for node in model.graph.node if node.name.startswith(PREPARE)]
             quantize_static(
                 ready,
                 done,

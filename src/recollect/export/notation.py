@@ -55,6 +55,15 @@ def prepare_graph(prepare: Preprocessing) -> onnx.ModelProto:
     return model
 
 
+def plain(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model that names every set of operators once, and only those that it uses."""
+    versions = {one.domain: one.version for one in model.opset_import}
+    del model.opset_import[:]
+    for domain in sorted({node.domain for node in model.graph.node}):
+        model.opset_import.add(domain=domain, version=versions[domain])
+    return model
+
+
 def joined(first: onnx.ModelProto, second: onnx.ModelProto, between: str) -> onnx.ModelProto:
     """Return both graphs one after the other; `between` is what the first gives and the second takes."""
     first.ir_version = second.ir_version = max(first.ir_version, second.ir_version)
@@ -65,7 +74,7 @@ def joined(first: onnx.ModelProto, second: onnx.ModelProto, between: str) -> onn
             if name == f"{PREPARE}{given}":
                 node.input[place] = given
     merged.graph.input[0].name = given
-    return merged
+    return plain(merged)
 
 
 def written(

@@ -13,7 +13,7 @@ from recollect.errors import ExtraError, ModelError, brief
 from recollect.system.forks import Lock, undisturbed
 from recollect.system.machine import usual_threads
 
-# Since 1.29, onnxruntime would report which models are used to its makers, and keep an id in the user's cache.
+# Since 1.29, onnxruntime would report which models are used to its makers, and keep an id in the user's home.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 Arrays = list[npt.NDArray[Any]]
 REMEDY = "pip install 'recollect[onnx]'"
