@@ -1,14 +1,19 @@
 """Measure the speed and memory claims and print ratios; nothing else should be running."""
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, memory, recogniser, service
+from benchmarks import learning, memory, page, recogniser, service
 
 learning.main()
 recogniser.main()
 service.main()
+if shutil.which("chromium"):
+    page.main()
+else:
+    print("the page: there is no chromium here")
 with tempfile.TemporaryDirectory() as name:
     os.environ["RECOLLECT_CACHE"] = f"{name}/cache"
     release = Path(name) / "release"

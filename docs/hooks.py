@@ -38,4 +38,5 @@ def command_line() -> str:
 def _linked(name: str) -> str:
     """Return a page of the project's root, with links as they are inside docs/."""
     text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+    text = text.replace('src="docs/', 'src="')
     return re.sub(r"\]\((CONTRIBUTING|CHANGELOG)\.md", lambda found: f"]({found[1].lower()}.md", text)

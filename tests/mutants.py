@@ -732,6 +732,77 @@ MUTANTS = [
         '"keep_duplicates": _word(skipped is not None)',
         "serve/test_client.py -k taught_before",
     ),
+    # The page
+    Mutant(
+        "a policy that allows scripts from everywhere",
+        "serve/files.py",
+        "script-src 'self'",
+        "script-src *",
+        "serve/test_files.py -k policy",
+    ),
+    Mutant(
+        "a file of the page is kept without asking again",
+        "serve/files.py",
+        '"no-cache"',
+        '"max-age=86400"',
+        "serve/test_files.py -k known_again",
+    ),
+    Mutant(
+        "an undo brings back other categories too",
+        "recognition/recognizer.py",
+        "if taught.id == own]",
+        "if taught.id]",
+        "serve/test_calls.py -k that_one_alone",
+    ),
+    Mutant(
+        "the page is opened by every worker's address",
+        "serve/run.py",
+        "_WILDCARDS.get(settings.host, settings.host)",
+        "settings.host",
+        "serve/test_running.py -k opened_once",
+    ),
+    Mutant(
+        "names in the list of categories are markup",
+        "serve/page/categories.js",
+        'this.part("name").textContent = name;',
+        'this.part("name").insertAdjacentHTML("beforeend", name);',
+        "page/test_page.py -k never_markup",
+    ),
+    Mutant(
+        "forgetting keeps nothing for an undo",
+        "serve/page/categories.js",
+        "await attempt(() => backend.upload(kept));",
+        "kept;",
+        "page/test_page.py -k comes_back",
+    ),
+    Mutant(
+        "a drawing is sent where it was drawn, not centred",
+        "serve/page/drawing.js",
+        "ink.translate(-(left + right) / 2, -(top + bottom) / 2);",
+        "",
+        "page/test_page.py -k fourth_time",
+    ),
+    Mutant(
+        "a full queue is not waited for",
+        "serve/page/attempt.js",
+        'if (failure.kind !== "busy" || tries === TRIES) throw failure;',
+        "throw failure;",
+        "page/test_states.py -k full_queue",
+    ),
+    Mutant(
+        "a wrong token is kept",
+        "serve/page/service.js",
+        'if (error.kind === "token") return false;',
+        'if (error.kind === "token") return true;',
+        "page/test_states.py -k wrong_token",
+    ),
+    Mutant(
+        "a picture that is no picture stays among those to teach",
+        "serve/page/app.js",
+        'if (failure.kind === "refused") tray.remove(item);',
+        'if (failure.kind === "offline") tray.remove(item);',
+        "page/test_page.py -k no_picture",
+    ),
 ]
 
 

@@ -241,3 +241,17 @@ def test_the_service_is_as_fast_as_its_page_says():
     assert told in page
     beside = f"{small['request_us'] / 1000:.1f} ms, {small['beside_the_extractor_us'] / 1000:.1f} ms more"
     assert beside in page
+
+
+def test_the_speed_of_the_page_is_as_measured():
+    found, page = read("page.json"), (RESULTS.parent / "page.md").read_text(encoding="utf-8")
+    teach, live = found["teach"], found["live"]
+    words = " ".join(page.split())
+    assert (
+        f"{teach['median_ms']:.0f} ms with `glyphs` (median of {teach['repeats']}; "
+        f"{teach['worst_ms']:.0f} ms at worst)" in words
+    )
+    assert f"{live['answers_per_second']:.1f} answers a second" in words
+    assert teach["median_ms"] < 300
+    assert teach["requests"] == 2
+    assert live["answers_per_second"] >= 5

@@ -119,7 +119,7 @@ Json = Annotated[bool, _flag("--json", "Print the result as JSON on standard out
 Quiet = Annotated[bool, _flag("--quiet", "Show no progress.")]
 Version = Annotated[bool, _flag("--version", "Show the version.", callback=_show_version, is_eager=True)]
 Model = Annotated[
-    Path, _argument("MODEL", "A model file, a run folder, or imagenet, which comes with recollect.")
+    Path, _argument("MODEL", "A model file, a run folder, or imagenet or glyphs, which come with recollect.")
 ]
 Data = Annotated[str, _argument("DATA", "The data the model was trained on.")]
 Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of them.")]
@@ -646,7 +646,7 @@ def _hidden_token(token: str | None) -> str | None:
 @_command()
 def serve(
     model: Path | None = _argument(
-        "MODEL", "A model file, a run folder, or imagenet, which is the default.", None
+        "MODEL", "A model file, a run folder, glyphs, or imagenet, which is the default.", None
     ),
     host: str = _option("ADDRESS", "The address to listen on; 0.0.0.0 is every one.", default="127.0.0.1"),
     port: int = _option("N", "The port to listen on.", min=0, max=65535, default=8000),
@@ -680,12 +680,13 @@ def serve(
         max=3600,
         default=20.0,
     ),
+    open_page: bool = _flag("--open", "Open the page in a browser.", default=False),
     store: Store = None,
     extractor: Extractor = None,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Teach and recognise over HTTP."""
+    """Teach and recognise over HTTP, from programs and on a page in the browser."""
     from recollect.commands.serve import serve
     from recollect.serve.settings import Limits, Settings
 
@@ -697,7 +698,7 @@ def serve(
     settings = Settings(
         model=model or Path("imagenet"), store=store, extractor=extractor, device=device, threads=threads,
         host=host, port=port, workers=workers, token=token, hosts=tuple(hosts or ()), tls_cert=tls_cert,
-        tls_key=tls_key, limits=limits,
+        tls_key=tls_key, open_page=open_page, limits=limits,
     )  # fmt: skip
     serve(settings, any_model=model is None)
 

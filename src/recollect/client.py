@@ -38,6 +38,8 @@ class ServedModel:
     width: int  # numbers in a feature
     input: Mapping[str, int | None]  # `size` and `short_side` of the pictures
     says_unknown: bool
+    drawn: bool  # trained on characters, which can be drawn
+    needs_token: bool  # for changes
     weights_licence: str | None
     pictures: int  # at most as many in a call
     body_mb: int
@@ -215,9 +217,9 @@ class Client:
         """Return which categories, base or taught, the examples of a taught one resemble most."""
         return _shares(self._json("GET", f"resembles/{_quoted(name)}", {"top": str(top)}))
 
-    def backup(self) -> bytes:
-        """Return everything that was taught, for `restore`."""
-        return self._call("GET", "taught")
+    def backup(self, name: str | None = None) -> bytes:
+        """Return everything that was taught, or what one category was taught, for `restore`."""
+        return self._call("GET", "taught", {} if name is None else {"category": name})
 
     def restore(self, backup: bytes) -> dict[str, int]:
         """Take over what a backup holds and the service does not; return how much came to each category."""

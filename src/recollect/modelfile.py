@@ -43,7 +43,7 @@ TAUGHT = "taught."  # prefix of tensors that hold taught categories
 _CENTRE = "centre"
 _ONNX_FILE = "file"  # an extractor's weights, if it is one
 _STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moments", _CENTRE, _ONNX_FILE}
-READY = ("imagenet",)  # models that come with the package
+READY = ("imagenet", "glyphs")  # models that come with the package
 
 
 class TrainedOn(Value):

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from recollect.commands import demo
 from recollect.commands import serve as command
 from recollect.errors import ExtraError
 from recollect.modelfile import save_model
 from recollect.serve import run
 from recollect.serve.settings import Settings
-from recollect.system.disk import data_folder
 
 
 @pytest.fixture
@@ -30,21 +28,11 @@ def test_without_a_model_it_serves_imagenet(served, monkeypatch):
     assert served == [Path("imagenet")]
 
 
-def test_without_its_weights_it_trains_the_demo_once(served, monkeypatch, capsys):
+def test_without_its_weights_it_serves_characters(served, monkeypatch, capsys):
     monkeypatch.setattr(command, "extractor_weights", missing)
-    trained = []
-
-    def train(out):
-        trained.append(out)
-        (out / "model").mkdir(parents=True)
-        (out / "model" / "model.safetensors").touch()
-
-    monkeypatch.setattr(demo, "run_demo", train)
-    for _ in range(2):
-        command.serve(Settings(model=Path("imagenet")), any_model=True)
-    assert trained == [data_folder() / "demo"]
-    assert served == [data_folder() / "demo" / "model"] * 2
-    assert "training the demo's model instead" in capsys.readouterr().err
+    command.serve(Settings(model=Path("imagenet")), any_model=True)
+    assert served == [Path("glyphs")]
+    assert "the weights are not installed; serving the model of characters" in capsys.readouterr().err
 
 
 def test_a_model_that_was_named_is_never_replaced(served, monkeypatch):

@@ -266,3 +266,25 @@ def test_two_categories_cannot_have_one_name(service):
         answer = service.call("PATCH", "/v1/categories/tapir", body, content_type="application/json")
         assert answer.status == 409
         assert answer.json["error"] == "NameTakenError"
+
+
+def test_a_backup_of_one_category_brings_back_that_one_alone(service):
+    for number, name in enumerate(("okapi", "tapir", "a/b")):
+        teach(service, name, *PICTURES[2 * number : 2 * number + 2], query="?thumbnails=true")
+    kept = service.call("GET", "/v1/examples?category=a/b").json["examples"]
+    backup = service.call("GET", f"/v1/taught?category={quote('a/b', safe='')}").content
+    for name in ("okapi", "a%2Fb"):
+        assert service.call("DELETE", f"/v1/categories/{name}").status == 204
+    assert service.call("POST", "/v1/taught", backup).json == {"restored": {"a/b": 2}}
+    assert names(service)[7:] == ["tapir", "a/b"]
+    again = service.call("GET", "/v1/examples?category=a/b").json["examples"]
+    for name in ("feature", "thumbnail"):
+        assert [one[name] for one in again] == [one[name] for one in kept]
+    assert service.call("GET", "/v1/taught?category=okapi").status == 404
+
+
+def test_examples_come_without_their_features_if_wanted(service):
+    teach(service, "okapi", PICTURES[0], query="?thumbnails=true")
+    (one,) = service.call("GET", "/v1/examples?category=okapi&features=false").json["examples"]
+    assert one["feature"] is None
+    assert base64.b64decode(one["thumbnail"]).startswith(b"\xff\xd8")

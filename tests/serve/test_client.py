@@ -87,6 +87,7 @@ def test_everything_a_recogniser_can_do(client, recognizer, model):
     backup = client.backup()
     client.forget("okapi")
     assert client.restore(backup) == {"okapi": 1}
+    assert Recognizer.load(model).restore(client.backup("a/b")) == {"a/b": 1}
     other = Recognizer.load(model)
     assert other.restore(backup) == {"okapi": 1, "Straße 1": 1, "a/b": 1}
     assert other.categories() == recognizer.categories()

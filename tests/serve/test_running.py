@@ -138,3 +138,18 @@ def test_https(model, tmp_path):
         trusted = ssl.create_default_context(cafile=cert)
         with urllib.request.urlopen(f"{url}/healthz", context=trusted, timeout=30) as answer:
             assert json.load(answer) == {"status": "ok"}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_page_is_opened_once_when_it_can_be_reached(folder, tmp_path, workers):
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" >> {opened}\n', encoding="utf-8")
+    browser.chmod(0o755)
+    words = ("--threads", "1", "--workers", workers, "--host", "0.0.0.0", "--open")
+    with started(
+        folder, *words, log=tmp_path / "log", BROWSER=str(browser), RECOLLECT_TOKEN=TOKEN
+    ) as service:
+        while not opened.exists():
+            time.sleep(0.05)
+        time.sleep(0.5)  # for another one to open it again
+        assert opened.read_text(encoding="utf-8") == f"http://127.0.0.1:{service.address[1]}/\n"

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from recollect.errors import ExtraError
-from recollect.modelfile import FILE_NAME, read_header
+from recollect.modelfile import read_header
 from recollect.pretrained import extractor_weights
 from recollect.serve.settings import TOKEN_VARIABLE, Settings
-from recollect.system.disk import data_folder
 from recollect.system.progress import say
 
 _OPTION = "--token"
@@ -30,22 +29,13 @@ def serve(settings: Settings, *, any_model: bool = False) -> None:
 
 
 def _loadable(ready: Path) -> Path:
-    """Return the ready-made model, or the demo's where its weights are not installed."""
+    """Return the ready-made model, or the one of characters where its weights are not installed."""
     try:
         extractor_weights(read_header(ready).spec.extractor)
-    except ExtraError:
-        return _demo_model()
+    except ExtraError as error:
+        say(f"{error}; serving the model of characters, glyphs, instead")
+        return Path("glyphs")
     return ready
-
-
-def _demo_model() -> Path:
-    made = data_folder() / "demo"
-    if not (made / "model" / FILE_NAME).is_file():
-        from recollect.commands.demo import run_demo
-
-        say("the weights of imagenet are not installed: training the demo's model instead, about two minutes")
-        run_demo(made)
-    return made / "model"
 
 
 def hide_token(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

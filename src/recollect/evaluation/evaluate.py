@@ -258,7 +258,11 @@ def load_trained(
     """Load a model file and the data it was trained on, split as then; what to be warned of comes third."""
     header = read_header(model)
     spec, trained_on = header.spec, header.trained_on
-    if is_ready(model) or "refit" in header.provenance or not spec.categories:
+    if (
+        (is_ready(model) and "config" not in header.provenance)
+        or "refit" in header.provenance
+        or not spec.categories
+    ):
         raise DataError(
             f"{model} was not trained on a data set with held-out pictures: measure it on pictures of your "
             f"own with `recollect check {model} FOLDER`"

@@ -207,11 +207,19 @@ class Recognizer:
                 with suppress(StoreError):  # what may only be read need not know what was saved
                     self._store.know(content)
 
-    def backup(self) -> bytes:
-        """Return everything that was taught, for `restore`: the bytes of a safetensors file."""
+    def backup(self, name: str | None = None) -> bytes:
+        """Return everything that was taught, or what one category was taught, for `restore`.
+
+        It is the bytes of a safetensors file.
+        """
         with self._lock:
             self._refresh()
-            return backup_of(self._backend, self._store.content())
+            content = self._store.content()
+            if name is not None:
+                own = self._find(name).id
+                some = [(taught, examples) for taught, examples in content.categories if taught.id == own]
+                content = replace(content, categories=some, base={})
+            return backup_of(self._backend, content)
 
     def restore(self, backup: bytes) -> dict[str, int]:
         """Take over what a backup of the same model holds and this recogniser does not, all of it or nothing.

@@ -196,13 +196,17 @@ async def duplicates(name: str, engine: EngineOf) -> Duplicates:
 
 
 @private.get("/examples")
-async def examples(category: Annotated[str, Query(max_length=1000)], engine: EngineOf) -> ExampleList:
+async def examples(
+    category: Annotated[str, Query(max_length=1000)],
+    engine: EngineOf,
+    features: Annotated[bool, Query(description="With the feature of each picture.")] = True,
+) -> ExampleList:
     """Return what is kept of the pictures of a taught category."""
     kept = [
         KeptExample(
             id=one.id,
             added=one.added,
-            feature=one.feature.tolist(),
+            feature=one.feature.tolist() if features else None,
             thumbnail=None if one.thumbnail is None else base64.b64encode(one.thumbnail).decode(),
         )
         for one in await engine.call(engine.recognizer.examples, category)
@@ -217,10 +221,16 @@ async def forget_example(number: int, engine: EngineOf) -> None:
 
 
 @private.get("/taught", response_class=Response, responses={200: {"content": {_BINARY: {}}}})
-async def backup(engine: EngineOf) -> Response:
-    """Download everything that was taught."""
+async def backup(
+    engine: EngineOf,
+    category: Annotated[
+        str | None, Query(max_length=1000, description="Only what this one was taught.")
+    ] = None,
+) -> Response:
+    """Download everything that was taught, or what one category was taught."""
     headers = {"Content-Disposition": 'attachment; filename="taught.safetensors"'}
-    return Response(await engine.call(engine.recognizer.backup), headers=headers, media_type=_BINARY)
+    content = await engine.call(engine.recognizer.backup, category)
+    return Response(content, headers=headers, media_type=_BINARY)
 
 
 @private.post(

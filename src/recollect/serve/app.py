@@ -17,16 +17,17 @@ from recollect.errors import RecollectError
 from recollect.modelfile import Header, read_header
 from recollect.recognition.opening import DEFAULT
 from recollect.recognition.recognizer import Recognizer
-from recollect.serve import api, metrics
+from recollect.serve import api, files, metrics
 from recollect.serve.engine import Engine
 from recollect.serve.gate import Gate
 from recollect.serve.problems import Problem, of_http, of_ours, of_validation
 from recollect.serve.protocol import PatientProtocol
 from recollect.serve.schemas import Input, ModelInfo
-from recollect.serve.settings import Limits, Settings
+from recollect.serve.settings import Settings
 from recollect.system import machine
 
 _log = logging.getLogger(__name__)
+_DRAWN = {"glyphs", "omniglot"}  # data sets of characters
 
 
 def create_app(settings: Settings) -> Gate:
@@ -86,9 +87,10 @@ def _calls(settings: Settings, recognizer: Recognizer, threads: int) -> FastAPI:
         },
     )
     app.state.settings = settings
-    app.state.info = _info(recognizer, header, settings.limits)
+    app.state.info = _info(recognizer, header, settings)
     for router in (api.public, api.private, api.operation):
         app.include_router(router)
+    files.add_page(app)
     return app
 
 
@@ -101,8 +103,10 @@ async def _bug(_: Request, __: Exception) -> Response:
     return Problem(500, "a bug of the service; its log says more").response()
 
 
-def _info(recognizer: Recognizer, header: Header, limits: Limits) -> ModelInfo:
+def _info(recognizer: Recognizer, header: Header, settings: Settings) -> ModelInfo:
     spec, licence = header.spec, header.provenance.get("weights_licence")
+    config = header.provenance.get("config")
+    data = str(config.get("data")) if isinstance(config, dict) else ""
     return ModelInfo(
         recollect=version("recollect"),
         fingerprint=recognizer.fingerprint,
@@ -113,7 +117,9 @@ def _info(recognizer: Recognizer, header: Header, limits: Limits) -> ModelInfo:
         width=recognizer.width,
         input=Input(size=spec.preprocessing.size, short_side=spec.preprocessing.short_side),
         says_unknown=header.calibration.unknown is not None,
+        drawn=data.partition(":")[0] in _DRAWN,
+        needs_token=settings.token is not None,
         weights_licence=str(licence) if licence else None,
-        pictures=limits.pictures,
-        body_mb=limits.body_mb,
+        pictures=settings.limits.pictures,
+        body_mb=settings.limits.body_mb,
     )

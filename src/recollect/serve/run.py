@@ -7,6 +7,9 @@ import signal
 import socket
 import ssl
 import tempfile
+import threading
+import time
+import webbrowser
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -21,6 +24,8 @@ from recollect.serve.settings import METRICS_FOLDER, Settings, is_loopback
 
 _log = logging.getLogger(__name__)
 _KEEP_ALIVE = 15  # seconds that an idle connection is kept
+_POLL = 0.1  # seconds
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- every address, and one of them
 _STARTING = 120  # seconds after which a worker that does not respond is started again
 
 
@@ -39,7 +44,12 @@ def serve(settings: Settings) -> None:
             _log.warning("without TLS, everyone on the network can read the token and the pictures")
         if not several:
             config.load()
-        _log.info("%s is served at %s://%s:%d", settings.model, scheme, host, sock.getsockname()[1])
+        port = sock.getsockname()[1]
+        _log.info("%s is served at %s://%s:%d", settings.model, scheme, host, port)
+        if settings.open_page:
+            here = _WILDCARDS.get(settings.host, settings.host)
+            page = f"{scheme}://{f'[{here}]' if ':' in here else here}:{port}/"
+            threading.Thread(target=_open_page, args=(page, (here, port)), daemon=True).start()
         # Uvicorn ends with the signal that it was sent; by then everything is answered, which is success.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
@@ -74,6 +84,16 @@ def configured(settings: Settings, log: dict[str, Any] | None = CONFIG) -> uvico
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
+
+
+def _open_page(page: str, address: tuple[str, int]) -> None:
+    """Open the page in a browser as soon as connections are accepted, which is when the model is loaded."""
+    while True:
+        with suppress(OSError), socket.create_connection(address, timeout=1):
+            break
+        time.sleep(_POLL)
+    if not webbrowser.open(page):
+        _log.warning("there is no browser here: open %s elsewhere", page)
 
 
 def _listening(settings: Settings) -> socket.socket:

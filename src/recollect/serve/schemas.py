@@ -155,7 +155,7 @@ class KeptExample(_Wire):
 
     id: int = Field(examples=[4])
     added: float = Field(description="Seconds since 1970.", examples=[1767225600.0])
-    feature: list[float] = Field(examples=[[0.12, -0.5]])
+    feature: list[float] | None = Field(examples=[[0.12, -0.5]])
     thumbnail: str | None = Field(description="A small JPEG in base64.", examples=[None])
 
 
@@ -197,6 +197,8 @@ class ModelInfo(_Wire):
     width: int = Field(description="Numbers in a feature.", examples=[1280])
     input: Input
     says_unknown: bool = Field(description="Whether the model can answer 'unknown'.")
+    drawn: bool = Field(description="Whether it was trained on characters, which can be drawn.")
+    needs_token: bool = Field(description="Whether changes need a token.")
     weights_licence: str | None = Field(examples=["Apache-2.0"])
     pictures: int = Field(description="At most as many pictures in a call.", examples=[128])
     body_mb: int = Field(description="At most as many MiB in a call.", examples=[32])

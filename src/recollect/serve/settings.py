@@ -44,6 +44,7 @@ class Settings:
     hosts: tuple[str, ...] = ()  # names under which clients know the service
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    open_page: bool = False  # in a browser, once it can be reached
     limits: Limits = Limits()
 
     def check(self) -> None:
