@@ -38,7 +38,7 @@ ALLOWED = {
     "estimator": {"errors", "model", "training", "recognition"},
     "client": {"errors", "images", "recognition"},
     "serve": RECOGNITION,
-    "export": RECOGNITION,
+    "export": RECOGNITION | {"serve"},
     "commands": TRAINING | RECOGNITION | {"methods", "reproduce", "client", "serve", "export"},
     "__init__": {"errors", "recognition", "estimator", "client"},
     "cli": TRAINING | RECOGNITION | {"methods", "reproduce", "commands", "serve", "__init__"},

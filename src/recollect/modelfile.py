@@ -43,6 +43,7 @@ TAUGHT = "taught."  # prefix of tensors that hold taught categories
 _CENTRE = "centre"
 _ONNX_FILE = "file"  # an extractor's weights, if it is one
 _STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moments", _CENTRE, _ONNX_FILE}
+_DRAWN = {"glyphs", "omniglot"}  # data sets of characters
 READY = ("imagenet", "glyphs")  # models that come with the package
 
 
@@ -93,6 +94,13 @@ class Header(Value):
     taught: tuple[KeptCategory, ...] = ()
     last_ids: tuple[LastId, LastId] | None = None  # of a taught category and an example
     base_changes: dict[str, KeptBaseChange] = Field(default_factory=dict)  # by names in `spec`
+
+
+def is_drawn(header: Header) -> bool:
+    """Say whether a model was trained on characters, which can be drawn."""
+    config = header.provenance.get("config")
+    data = str(config.get("data")) if isinstance(config, dict) else ""
+    return data.partition(":")[0] in _DRAWN
 
 
 def find_model(path: str | Path) -> Path:

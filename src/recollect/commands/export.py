@@ -32,12 +32,7 @@ def export_onnx(
     shares of them with the same `top5` and `first` answers, the least `cosine` between features, and between
     those of pictures that the graph resized (`whole_cosine`), and the `milliseconds` of one picture.
     """
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        if find_spec(package) is None:
-            raise ExtraError(f"to export needs {package}: {REMEDY}")
-    if os.path.lexists(out):
-        raise ModelError(f"{out} exists already: choose another name")
-    require_writable(out, folder=True)
+    _require(out)
     pictures = _pictures(folder)
     from recollect.export.folder import export_onnx
 
@@ -52,6 +47,38 @@ def export_onnx(
         "pictures": str(folder) if folder else BUILT_IN,
         "checked": checked,
     }
+
+
+def export_web(target: Target, out: Path, runtime: Path | None = None) -> dict[str, Any]:
+    """Export a page that needs no service: the result of `recollect export --web`.
+
+    `folder` with the size of each of its `files` in bytes.
+    """
+    _require(out)
+    from recollect.export.web import export_web
+
+    with replace(target, backend="torch").load() as recognizer:
+        files = export_web(cast("TorchBackend", recognizer.backend), recognizer, out, runtime)
+    return {"model": target.name, "folder": str(out), "files": files}
+
+
+def web_text(result: dict[str, Any]) -> str:
+    """Return what `export --web` prints."""
+    size = sum(result["files"].values()) / 1e6
+    return (
+        f"{result['folder']}: {len(result['files'])} files, {size:.1f} MB. Put it on any web server, or try: "
+        f"python -m http.server --bind 127.0.0.1 --directory {shlex.quote(result['folder'])}"
+    )
+
+
+def _require(out: Path) -> None:
+    """Refuse to export without what it needs, or over something."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        if find_spec(package) is None:
+            raise ExtraError(f"to export needs {package}: {REMEDY}")
+    if os.path.lexists(out):
+        raise ModelError(f"{out} exists already: choose another name")
+    require_writable(out, folder=True)
 
 
 def _pictures(folder: Path | None) -> Sequence[Picture]:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from uvicorn.config import STARTUP_FAILURE
 
 from recollect.errors import RecollectError
-from recollect.modelfile import Header, read_header
+from recollect.modelfile import Header, is_drawn, read_header
 from recollect.recognition.opening import DEFAULT
 from recollect.recognition.recognizer import Recognizer
 from recollect.serve import api, files, metrics
@@ -27,7 +27,6 @@ from recollect.serve.settings import Settings
 from recollect.system import machine
 
 _log = logging.getLogger(__name__)
-_DRAWN = {"glyphs", "omniglot"}  # data sets of characters
 
 
 def create_app(settings: Settings) -> Gate:
@@ -105,8 +104,6 @@ async def _bug(_: Request, __: Exception) -> Response:
 
 def _info(recognizer: Recognizer, header: Header, settings: Settings) -> ModelInfo:
     spec, licence = header.spec, header.provenance.get("weights_licence")
-    config = header.provenance.get("config")
-    data = str(config.get("data")) if isinstance(config, dict) else ""
     return ModelInfo(
         recollect=version("recollect"),
         fingerprint=recognizer.fingerprint,
@@ -117,7 +114,7 @@ def _info(recognizer: Recognizer, header: Header, settings: Settings) -> ModelIn
         width=recognizer.width,
         input=Input(size=spec.preprocessing.size, short_side=spec.preprocessing.short_side),
         says_unknown=header.calibration.unknown is not None,
-        drawn=data.partition(":")[0] in _DRAWN,
+        drawn=is_drawn(header),
         needs_token=settings.token is not None,
         weights_licence=str(licence) if licence else None,
         pictures=settings.limits.pictures,
