@@ -5,11 +5,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, memory, page, recogniser, service
+from benchmarks import learning, memory, onnx, page, recogniser, service
 
 learning.main()
 recogniser.main()
 service.main()
+onnx.main()
 if shutil.which("chromium"):
     page.main()
 else:

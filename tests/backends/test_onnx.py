@@ -40,6 +40,21 @@ KINDS = {
 TAUGHT = {"okapi": PICTURES[:2], "tapir": PICTURES[2:3], "base-2": PICTURES[3:5]}
 
 
+_SERVED = """
+import io, sys
+from pathlib import Path
+from PIL import Image
+from fastapi.testclient import TestClient
+from recollect.serve.app import create_app
+from recollect.serve.settings import Settings
+picture = io.BytesIO()
+Image.new("RGB", (20, 20)).save(picture, "PNG")
+settings = Settings(model=Path(sys.argv[1]), store="memory:")
+with TestClient(create_app(settings), base_url="http://localhost:8000") as client:
+    print(client.post("/v1/predict", content=picture.getvalue()).status_code)
+"""
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def exported(request, make_model, tmp_path_factory):
     """An exported folder, and the model file that it was made of."""
@@ -170,6 +185,8 @@ def test_the_commands_import_no_torch(exported, tmp_path, folder):
     (answer,) = json.loads(found.stdout)["predictions"]
     assert [one["category"] for one in answer["answers"]] == [one.category for one in expected]
     assert "gnu" in {one.category for one in expected}
+    served = run_without_torch(tmp_path, "-c", _SERVED, folder)
+    assert served.stdout == "200\n", served.stderr
     blocked = run_without_torch(tmp_path, "-c", "import torch")
     assert "blocked: torch" in blocked.stderr
 

@@ -18,7 +18,8 @@ const BACKUP = "application/octet-stream";
 const refused = (words) => new Failure("refused", words);
 const fetched = async (name) => {
   const response = await fetch(new URL(`model/${name}`, import.meta.url)).catch(() => null);
-  if (!response?.ok) throw new Failure("offline", `model/${name} cannot be loaded: look whether the whole folder is there.`);
+  if (!response) throw new Failure("offline", "The server of this page does not answer.");
+  if (!response.ok) throw refused(`model/${name} cannot be loaded: look whether the whole folder is there.`);
   return response;
 };
 const bytesOf = async (name) => new Uint8Array(await (await fetched(name)).arrayBuffer());
