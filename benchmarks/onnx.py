@@ -146,7 +146,7 @@ def groceries(photos, folder):
     items, _ = find_items(photos, 224)
     by_name = {}
     for item in items:
-        by_name.setdefault(item.category, []).append(read_pixels(item, 224))
+        by_name.setdefault(f"grocery {item.category}", []).append(read_pixels(item, 224))
     support = {name: some[:SHOTS] for name, some in by_name.items()}
     tested = {name: some[SHOTS : SHOTS + TESTED] for name, some in by_name.items()}
     every = [picture for some in support.values() for picture in some]

@@ -41,17 +41,22 @@ TAUGHT = {"okapi": PICTURES[:2], "tapir": PICTURES[2:3], "base-2": PICTURES[3:5]
 
 
 _SERVED = """
-import io, sys
+import io, socket, sys, threading, time, urllib.request
 from pathlib import Path
 from PIL import Image
-from fastapi.testclient import TestClient
-from recollect.serve.app import create_app
+import uvicorn
+from recollect.serve.run import configured
 from recollect.serve.settings import Settings
 picture = io.BytesIO()
 Image.new("RGB", (20, 20)).save(picture, "PNG")
-settings = Settings(model=Path(sys.argv[1]), store="memory:")
-with TestClient(create_app(settings), base_url="http://localhost:8000") as client:
-    print(client.post("/v1/predict", content=picture.getvalue()).status_code)
+server = uvicorn.Server(configured(Settings(model=Path(sys.argv[1]), store="memory:"), None))
+sock = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=server.run, kwargs={"sockets": [sock]}).start()
+while not server.started:
+    time.sleep(0.05)
+url = f"http://localhost:{sock.getsockname()[1]}/v1/predict"
+print(urllib.request.urlopen(url, picture.getvalue()).status)
+server.should_exit = True
 """
 
 

@@ -54,7 +54,7 @@ def quantised(
                 Reader(pictures[::step][:_MOST]),
                 quant_format=QuantFormat.QDQ,
                 per_channel=True,
-                reduce_range=True,  # processors without VNNI add products of 8 bits in 16, which 7 bits fit into
+                reduce_range=True,  # to 7 bits, whose products processors without VNNI can add in 16
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
                 nodes_to_exclude=inside,
