@@ -5,9 +5,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, memory, onnx, page, recogniser, service
+from benchmarks import learning, memory, meta, onnx, page, recogniser, service
 
 learning.main()
+meta.main()
 recogniser.main()
 service.main()
 onnx.main()

@@ -105,7 +105,7 @@ def beside_the_ready_model():
     Alone and beside a process that keeps one core busy: thread pools that fight show there.
     """
     recognizer, taught = (Recognizer.load("imagenet", device="cpu") for _ in range(2))
-    backend = recognizer._backend  # noqa: SLF001
+    backend = recognizer._backend
     pixels = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
     numbers = iter(range(10_000))
     taught.teach("noise", pixels)
@@ -150,7 +150,7 @@ def solving():
     for categories in (10, 100, 1000, 10_000):
         terms = backend.generate(rng.standard_normal((categories * 5, width), dtype=np.float32))
         recognizer = Recognizer(backend)
-        recognizer._start(content(terms, 5), None)  # noqa: SLF001
+        recognizer._start(content(terms, 5), None)
         recognizer.predict(pixels[0])
         names = iter(range(10_000))
         (both, predict), (processor, alone) = (
@@ -213,12 +213,12 @@ def scoring(categories):
     """Scores of all base and taught categories, against one product with a matrix of as many rows."""
     matrix = vectors(BASE + categories, 4)
     recognizer = Recognizer(GivenFeatures(64))
-    recognizer._start(content(vectors(categories, 3), 1), None)  # noqa: SLF001
+    recognizer._start(content(vectors(categories, 3), 1), None)
     for pictures in (1, 64):
         features = vectors(pictures, 2)
         times = max(1, 20_000_000 // (categories * pictures) // 10)
         ours, least = fastest(
-            lambda: recognizer._scores(features),  # noqa: B023, SLF001
+            lambda: recognizer._scores(features),  # noqa: B023
             lambda: features @ matrix.T,  # noqa: B023
             times=times,
         )
@@ -244,11 +244,11 @@ def growth(path):
     backend = GivenFeatures(1)
     features = vectors(1, 2)
     empty = Recognizer(backend, f"{path}.empty")
-    empty._scores(features)  # noqa: SLF001
+    empty._scores(features)
     gc.collect()
     before = resident()
     recognizer = Recognizer(backend, path)
-    recognizer._scores(features)  # noqa: SLF001
+    recognizer._scores(features)
     gc.collect()
     return resident() - before
 
@@ -258,7 +258,7 @@ def opening(path):
     backend = GivenFeatures(1)
     began = time.perf_counter()
     recognizer = Recognizer(backend, path)
-    recognizer._scores(vectors(1, 2))  # noqa: SLF001
+    recognizer._scores(vectors(1, 2))
     return time.perf_counter() - began
 
 

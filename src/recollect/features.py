@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from recollect.data.imageset import ImageSet, batches, digest
 from recollect.errors import StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint
+from recollect.system import workers
 from recollect.system.disk import cache_folder, replacing_file, require_regular
 from recollect.system.progress import bar
 
@@ -45,14 +47,15 @@ def extract(model: Model, images: ImageSet, advance: Callable[[int], None] = lam
     modes = {module: module.training for module in model.modules()}
     model.eval()
     device, extractor = model.mean.device, model.extractor.for_inference()
+    features = torch.zeros(len(images), model.width)
     with torch.inference_mode(), closing(images.stream(_batches(images))) as stream:
-        parts = []
-        for _, pixels in stream:
-            parts.append(model.embed(torch.from_numpy(pixels).to(device), extractor).float().cpu())
-            advance(len(pixels))
+        for rows, pixels in stream:
+            found = model.embed(torch.from_numpy(pixels).to(device), extractor).float().cpu()
+            features[rows[0] : rows[-1] + 1] = found
+            advance(workers.count() * len(pixels))
     for module, mode in modes.items():
         module.training = mode
-    return _labelled(torch.cat(parts).clone(), images)
+    return _labelled(workers.put_together(features), images)
 
 
 def cached_features(model: Model, images: ImageSet) -> FeatureSet:
@@ -91,7 +94,7 @@ def augmented_views(
     """
     model.extractor.freeze()
     extractor = model.extractor.for_inference()
-    result = torch.empty(views, len(images), model.width, dtype=torch.float16)
+    result = torch.zeros(views, len(images), model.width, dtype=torch.float16)
     work = images.stream(_batches(images))
     with torch.no_grad(), bar("augmented views", views * len(images)) as advance, closing(work) as stream:
         for rows, pixels in stream:
@@ -103,13 +106,17 @@ def augmented_views(
                 check()
                 augmented = augmentation(torch.from_numpy(pixels), generator).to(model.mean.device)
                 result[view, rows[0] : rows[-1] + 1] = model.embed(augmented, extractor).half().cpu()
-                advance(len(rows), "")
-    return result
+                advance(workers.count() * len(rows), "")
+    return workers.put_together(result)
 
 
 def _batches(images: ImageSet) -> Iterator[Rows]:
-    """Return the rows of all pictures in batches that take about the same memory whatever their size."""
-    return batches(len(images), max(8, _BATCH_PIXELS // images.size**2))
+    """Return the rows of pictures in batches that take about the same memory whatever their size.
+
+    Processes that compute together take turns with the batches.
+    """
+    whole = batches(len(images), max(8, _BATCH_PIXELS // images.size**2))
+    return islice(whole, workers.rank(), None, workers.count())
 
 
 def _labelled(features: Tensor, images: ImageSet) -> FeatureSet:

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from recollect.model.extractors import Extractor
-    from recollect.model.model import Model
+    from recollect.model.model import Learner, Model
 
-# 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature, and 4 no
-# changes of base categories.
-FORMAT = 5
+# 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature, 4 no
+# changes of base categories, and 5 no learners of methods that learn to learn.
+FORMAT = 6
 PAPER = "recollect"  # the method of the paper
 FILE_NAME = "model.safetensors"
 EXPORT_NAME = "export.json"  # in a folder that was exported
@@ -254,11 +254,15 @@ def read_weights(path: str | Path, *, extractor: bool = True) -> tuple[Header, T
     return header, weights
 
 
-def load_model(path: str | Path, extractor: str | None = None) -> "Model":
+def load_model(
+    path: str | Path,
+    extractor: str | None = None,
+    learner: "Learner | None" = None,
+) -> "Model":
     """Read a model, in evaluation mode.
 
     No file causes an import: a model whose extractor is a caller's own code loads only where the caller
-    names it again, as `extractor`.
+    names it again, as `extractor`. `learner` makes what a method adds to a model.
     """
     import torch
     from safetensors.torch import load_file
@@ -267,14 +271,11 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
 
     path = find_model(path)
     header = read_header(path)
-    if extractor not in {None, header.spec.extractor}:
-        raise ModelError(
-            f"the extractor of {path} is '{header.spec.extractor}' and not '{extractor}': name that, or none"
-        )
+    _require_named(path, header, extractor, learner)
     own = _given_extractor(path, header.spec, extractor)
     try:
         with torch.device("meta"):  # shapes only: a header may ask for more memory than there is
-            expected = Model(header.spec, own).state_dict()
+            expected = Model(header.spec, own, learner).state_dict()
     except ModelError as error:
         raise ModelError(f"{path} cannot be used: {error}") from error
     except (RuntimeError, OverflowError) as error:
@@ -301,7 +302,7 @@ def load_model(path: str | Path, extractor: str | None = None) -> "Model":
                 f"{path} cannot be used: '{name}' holds numbers that are not finite. It is damaged, or its "
                 "training diverged: train again with a lower learning rate"
             )
-    model = Model(header.spec, own)
+    model = Model(header.spec, own, learner)
     model.load_state_dict(weights)
     return model.eval()
 
@@ -326,6 +327,19 @@ def _onnx_file(path: Path) -> bytes:
     return content.tobytes()
 
 
+def _require_named(path: Path, header: Header, extractor: str | None, learner: "Learner | None") -> None:
+    """Refuse a caller who names another extractor, or no learner where the model has one."""
+    if extractor not in {None, header.spec.extractor}:
+        raise ModelError(
+            f"the extractor of {path} is '{header.spec.extractor}' and not '{extractor}': name that, or none"
+        )
+    if header.spec.learner is not None and learner is None:
+        raise ModelError(
+            f"{path} is a model of the method {header.method}, which has no features of its own: it is there "
+            "for `recollect evaluate`"
+        )
+
+
 def fingerprint(model: "Model") -> str:
     """Return a digest of the extractor's weights, preprocessing and centre: what features depend on."""
     centre = model.centre.cpu().numpy() if model.spec.centred else None
@@ -335,7 +349,7 @@ def fingerprint(model: "Model") -> str:
 def digest_of(spec: ModelSpec, weights: Tensors) -> str:
     """Return a digest of a whole model: what taught vectors depend on."""
     # Newer fields are left out at their defaults, so that stores of older models still match.
-    newer = {name for name in ("centred", "mirrored", "shot_aware") if not getattr(spec, name)}
+    newer = {name for name in ("centred", "mirrored", "shot_aware", "learner") if not getattr(spec, name)}
     return _digest_of(spec.model_dump(exclude=newer), weights)
 
 

@@ -4,12 +4,11 @@ import os
 import shutil
 
 import pytest
-from looking import Looking, film
+from looking import INSECURE, Looking, film
 
 from serving import serving
 
 CHROMIUM = shutil.which("chromium")
-INSECURE = "recollect.test"  # a name that leads here, at which a browser trusts nobody
 FLAGS = (
     *("--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", f"--host-resolver-rules=MAP {INSECURE} 127.0.0.1"),

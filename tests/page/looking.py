@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+INSECURE = "recollect.test"  # a name that leads here, at which a browser trusts nobody
 PATIENCE = 20_000  # milliseconds, for a busy machine
 
 

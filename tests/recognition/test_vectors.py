@@ -36,7 +36,7 @@ def columns(table):
 
 
 def bytes_of(table):
-    return table._matrix.nbytes
+    return sum(block.nbytes for block in table._blocks)
 
 
 steps = st.lists(st.tuples(st.sampled_from(["put", "put", "drop"]), st.integers(0, 29)), max_size=60)
@@ -108,7 +108,7 @@ def test_many_dropped_vectors_give_their_memory_back():
     for id_ in range(3, 1000):
         table.drop(id_)
     assert bytes_of(table) < full / 50
-    assert table._matrix.base is None  # a part of an array would hold the whole of it
+    assert table._blocks[0].base is None  # a part of an array would hold the whole of it
     table.put(2000, vector_of(5))
     assert table.ids == [0, 1, 2, 2000]
 
@@ -175,8 +175,8 @@ def test_vectors_from_a_file_that_is_mapped_read_only_can_be_added_to():
     table = VectorTable(WIDTH)
     table.put(1, vector_of(1))
     state = table.__getstate__()
-    state["_matrix"] = state["_matrix"].copy()
-    state["_matrix"].flags.writeable = False
+    state["_blocks"] = [block.copy() for block in state["_blocks"]]
+    state["_blocks"][0].flags.writeable = False
     again = VectorTable.__new__(VectorTable)
     again.__setstate__(state)
     again.put(2, vector_of(2))

@@ -230,4 +230,4 @@ def test_minutes_are_for_all_rows_in_proportion_to_their_recipes(tmp_path, monke
 
 def test_resnet_is_left_out_unless_it_is_asked_for():
     assert TABLES["table2"].usual == EXTRACTORS
-    assert [row.key for row in TABLE_2.rows] == [*EXTRACTORS, "resnet"]
+    assert TABLE_2.extractors == (*EXTRACTORS, "resnet")

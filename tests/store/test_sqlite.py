@@ -23,6 +23,7 @@ from mutations import COUNT, mutations
 from pictures import disk_room
 from recollect.errors import StoreError
 from recollect.store import BaseChange, NewExample, Owner, open_store, sqlite
+from recollect.store.sql import checksum
 from recollect.store.sqlite import SqliteStore
 
 OWNER = Owner("a model", 3)
@@ -159,8 +160,8 @@ def test_rows_that_no_store_of_ours_holds_are_damage(path, change):
 def test_a_category_without_examples_is_damage_though_its_checksums_match(path):
     store = open_store(path, OWNER)
     row = 1, "okapi", "okapi", 0, 0
-    with store._transaction() as connection:
-        sqlite._insert(connection, "categories", [(*row, sqlite._checksum(*row))])
+    with store._transaction():
+        store._insert("categories", [(*row, checksum(*row))])
     with pytest.raises(StoreError, match=r"taught\.sqlite is damaged"):
         store.categories()
 

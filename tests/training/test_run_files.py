@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from mutations import COUNT, mutations
 from recollect.errors import ConfigError, Diverged, RecollectError, Stopped, StorageError
-from recollect.modelfile import load_model
+from recollect.modelfile import load_model, read_header
 from recollect.training import loop
 from recollect.training import train as training
 from recollect.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from recollect.training.config import make_config
+from recollect.training.config import NEWER_SECTIONS, make_config
 from recollect.training.runfolder import RunFolder
 from recollect.training.train import train
 
@@ -284,6 +284,24 @@ def test_damage_to_a_file_of_a_run_is_told_or_the_run_goes_on(stopped, tmp_path,
         shutil.rmtree(out)
     assert told
     assert max(map(len, told)) < 1000
+
+
+@pytest.mark.parametrize("section", NEWER_SECTIONS)
+def test_a_run_that_an_older_version_began_without_a_section_is_resumed(stopped, section):
+    words = json.loads((stopped / "config.json").read_text())
+    del words[section]
+    (stopped / "config.json").write_text(json.dumps(words))
+    assert RunFolder(stopped).config().model_dump(mode="json")[section]
+    resume(stopped)
+    assert read_header(stopped).provenance["finished"]
+
+
+def test_a_run_that_lacks_another_setting_is_not(stopped):
+    words = json.loads((stopped / "config.json").read_text())
+    del words["episodic"]
+    (stopped / "config.json").write_text(json.dumps(words))
+    with pytest.raises(ConfigError, match="written by another version of recollect"):
+        resume(stopped)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Backend(Protocol):
         ...
 
     def compose(self, mean: Floats, examples: int) -> Floats:
-        """Return the vector (d,) of a category with this many examples, from the mean of their terms."""
+        """Return the vectors (…, d) of categories with so many examples, from the means of their terms."""
         ...
 
     def solve(self, moments: Doubles, sums: Floats) -> Floats:
@@ -62,9 +62,9 @@ def checked_fading(fading: float) -> float:
 
 
 def composed(mean: Floats, examples: int, fading: float | None) -> Floats:
-    """Return a category's vector: the mean of its terms, or with ρ average + examples^−ρ · attended."""
+    """Return categories' vectors (…, d): means of terms, or with ρ average + examples^−ρ · attended."""
     if fading is None:
         return mean
-    average, attended = np.split(mean, 2)
+    average, attended = np.split(mean, 2, axis=-1)
     vector: Floats = average + np.float32(examples**-fading) * attended
     return vector

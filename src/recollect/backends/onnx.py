@@ -70,7 +70,7 @@ class OnnxBackend:
         return terms
 
     def compose(self, mean: Floats, examples: int) -> Floats:
-        """Return the vector (d,) of a category with this many examples, from the mean of their terms."""
+        """Return the vectors (…, d) of categories with so many examples, from the means of their terms."""
         return composed(mean, examples, self._fading)
 
     def solve(self, moments: Doubles, sums: Floats) -> Floats:

@@ -21,7 +21,7 @@ from recollect.errors import DataError, counted, listed, one_line
 from recollect.evaluation.confusion import UNKNOWN, Confusion, confusion_figure
 from recollect.modelfile import read_header
 from recollect.recognition.recognizer import Recognizer
-from recollect.store import fold
+from recollect.store import Server, fold, store_place
 from recollect.system.progress import say
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,8 @@ def check(
             {"category": name, "pictures": untaught[name], **none} for name in sorted(untaught)
         ]
     if against is not None:
-        _compare(report, against, answers[1])
+        place = store_place(against)
+        _compare(report, str(place) if isinstance(place, Server) else against, answers[1])  # no password
     warnings = _warnings(folder, untaught, new, same=key == header.trained_on.key, can_refuse=can_refuse)
     for warning in warnings:
         log.warning("%s", one_line(warning))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from recollect.backends import BackendName
 from recollect.errors import ConfigError, StoreError
 from recollect.modelfile import read_header
-from recollect.recognition.opening import DEFAULT, store_file
+from recollect.recognition.opening import DEFAULT, place_of_store
 from recollect.recognition.recognizer import Recognizer
 from recollect.recognition.results import Category
-from recollect.store import fold
+from recollect.store import ANY, Server, fold, no_store, open_store
 
 if TYPE_CHECKING:
     from recollect.client import Client
@@ -51,14 +51,14 @@ class Target:
 
     def load(self) -> Recognizer:
         """Load the recogniser; a store that was named must exist."""
-        path = store_file(self.model, self.store) if self.store is not None else None
+        place = place_of_store(self.model, self.store) if self.store is not None else None
         try:
-            if path is not None and not path.exists():
-                raise StoreError(
-                    f"there is no store at {path}: check --store, or teach something into it first"
-                )
+            if isinstance(place, Server):
+                open_store(place, ANY).close()  # refuses what is not there
+            elif place is not None and not place.exists():
+                raise no_store(place)
         except OSError as error:
-            raise StoreError(f"cannot look at {path}: {error.strerror or error}") from error
+            raise StoreError(f"cannot look at {place}: {error.strerror or error}") from error
         return self._made()
 
     def make(self) -> "Recognizer | Client":
@@ -101,14 +101,14 @@ class Target:
             header.spec.categories,
         )
 
-    def kept(self) -> Path | str:
-        """Return the file in which changes are kept, or the service that keeps them."""
+    def kept(self) -> Path | Server | str:
+        """Return the file or server on which changes are kept, or the service that keeps them."""
         if self.server:
             return self.server
-        path = store_file(self.model, self.store or DEFAULT)
-        if path is None:
+        place = place_of_store(self.model, self.store or DEFAULT)
+        if place is None:
             raise StoreError("--store memory: would be gone when the command ends: name a file")
-        return path
+        return place
 
 
 def spellings(categories: Iterable[Category], base: Sequence[str] | None) -> dict[str, str]:

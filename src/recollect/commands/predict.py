@@ -34,8 +34,9 @@ def predict(
 ) -> tuple[dict[str, Any], list[pictures.Named]]:
     """Return the result of `recollect predict`, and the pictures that it speaks of.
 
-    `predictions` has for each `picture` whether it is `unknown`, and its `answers`, the best first: each
-    with `category`, `probability`, and its `origin`: base, novel, or unknown for an answer that names none.
+    `search` says how pictures were compared with taught categories: exact, with each of them, or through an
+    index. `predictions` has for each `picture` whether it is `unknown`, and its `answers`, the best first:
+    each with `category`, `probability`, and its `origin`: base, novel, or unknown for one that names none.
     `left_out`, where there are any, has each bad `picture` with the `reason`.
     """
     found = pictures.find(paths, recursive=recursive)
@@ -43,10 +44,12 @@ def predict(
     predictions: list[dict[str, Any]] = []
     answered: list[pictures.Named] = []
     bad: list[dict[str, str]] = []
+    search = "exact"
     with target.open() as recognizer:
         for some, pixels in pictures.read(found, prepare, "predicting", skip_bad=skip_bad, bad=bad):
             answered += some
             answers = recognizer.predict(pixels, top, among, unknown=unknown)
+            search = recognizer.search
             predictions += [
                 {
                     "picture": pictures.name_of(picture),
@@ -55,7 +58,8 @@ def predict(
                 }
                 for picture, given in zip(some, answers, strict=True)
             ]
-    report = {"model": target.name, "predictions": predictions, **({"left_out": bad} if bad else {})}
+    report = {"model": target.name, "search": search, "predictions": predictions}
+    report |= {"left_out": bad} if bad else {}
     return report, answered
 
 

@@ -1,6 +1,7 @@
 """`recollect train`: from the words of the command line to a run, new or resumed."""
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from recollect.model.spec import is_own_code
 from recollect.modelfile import FILE_NAME, PAPER, read_header
 from recollect.recognition.opening import default_store
 from recollect.recognition.recognizer import Recognizer
+from recollect.system import workers
 from recollect.training.config import Config, default_preset, make_config, read_preset
 from recollect.training.runfolder import RunFolder
 
@@ -25,10 +27,15 @@ def train(
     `run`, `model`, and `validation`: accuracies in percent on the `held_out` pictures, as far as the run
     measured any. `warnings`, where there are any, say what you would not expect of the model.
     """
+    # Where torchrun starts everything again after a loss, the same command goes on.
+    resume = resume or (workers.restarted() and workers.is_first() and RunFolder(out).begun())
     config = _config(out, options, parse_settings(settings), resume=resume)
-    require_writable(out, folder=True)
+    if workers.is_first():
+        require_writable(out, folder=True)
     try:
         held_out = find_method(config.method).train(config, out, resume=resume)
+        if not workers.is_first():
+            sys.exit(0)
     except Stopped as reason:
         words = ["recollect", "train", "--resume", "--out", str(out)]
         words += ["--extractor", config.extractor] if is_own_code(config.extractor) else []
@@ -76,9 +83,11 @@ def _config(out: Path, options: Mapping[str, Any], settings: dict[str, str], *, 
         raise RecollectError(
             "DATA is missing: name a folder of categories, glyphs, or a data set such as cifar-fs:PATH"
         )
-    named = {key: text for key, text in settings.items() if key in {"extractor", "finetune"}}
+    named = {key: text for key, text in settings.items() if key in {"extractor", "finetune", "method"}}
     asked = make_config({}, {key: options[key] for key in ("data", "extractor", "finetune")}, named)
-    name = options["preset"] or default_preset(asked.data, asked.extractor, finetune=asked.finetune)
+    name = options["preset"] or default_preset(
+        asked.data, asked.extractor, finetune=asked.finetune, method=asked.method
+    )
     return make_config(read_preset(name) if name else {}, options, settings)
 
 

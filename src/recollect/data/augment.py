@@ -14,13 +14,18 @@ class Augmentation:
     pad: int
     flip: bool
 
-    def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        """Return augmented pixels: uint8 (n, size, size, 3) → the same shape."""
-        count = len(pixels)
+    def __call__(
+        self, pixels: Tensor, generator: torch.Generator, part: slice = slice(None), whole: int | None = None
+    ) -> Tensor:
+        """Return augmented pixels: uint8 (n, size, size, 3) → the same shape.
+
+        They may be a part of a whole batch: each picture then becomes what it would in the whole one.
+        """
+        count = len(pixels) if whole is None else whole
         top = torch.randint(0, 2 * self.pad + 1, (count, 1), generator=generator)
         left = torch.randint(0, 2 * self.pad + 1, (count, 1), generator=generator)
         mirrored = torch.rand(count, 1, generator=generator) < (0.5 if self.flip else 0.0)
-        return crop(pixels, self.pad, top, left, mirrored)
+        return crop(pixels, self.pad, top[part], left[part], mirrored[part])
 
 
 def shrink(pixels: Tensor, size: int) -> Tensor:

@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect.data.catalogue import load_data
-from recollect.data.imageset import CACHE_GB
+from recollect.data.imageset import CACHE_GB, ImageSet
 from recollect.data.splits import Part, Split
 from recollect.data.tasks import Tasks, TaskShape, task_sampler
 from recollect.errors import DataError, ModelError, listed
 from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, summary
-from recollect.features import FeatureSet, cached_features
+from recollect.features import FeatureSet, cached_features, extract
 from recollect.model.classifier import Classifier
 from recollect.model.generator import RidgeGenerator, solve_examples
-from recollect.model.model import Head, Model
+from recollect.model.model import Head, Learner, Model
+from recollect.model.spec import LearnerSpec
 from recollect.modelfile import PAPER, is_ready, load_model, read_header
 from recollect.system.machine import find_device
 
@@ -31,10 +32,24 @@ _CHUNK_VALUES = 1 << 24  # query features or base scores gathered at a time: 64 
 
 
 class Scorer:
-    """How the features of a trained model become scores of tasks: here, with the paper's model."""
+    """How pictures and a trained model become scores of tasks: here, with the paper's model."""
 
     name = PAPER  # in the headers of its model files
     joint = True  # whether base categories are scored too; where not, all figures but Novel are `None`
+
+    def learner(self, spec: LearnerSpec, width: int) -> nn.Module:  # noqa: ARG002
+        """Return what the method adds to a model for features of this width, untrained."""
+        raise ModelError(f"the method {self.name} adds nothing to a model: the file was altered")
+
+    def require(self, model: Model, shape: TaskShape) -> None:
+        """Refuse tasks that the trained method cannot answer."""
+
+    def see(self, model: Model, images: ImageSet, *, keep: bool = True) -> FeatureSet:
+        """Return what the method sees of every picture on its own, whatever the task: here, its feature.
+
+        `keep` on disk what a trained model sees.
+        """
+        return (cached_features if keep else extract)(model, images)
 
     def scores(
         self,
@@ -43,7 +58,7 @@ class Scorer:
         base: FeatureSet,
         split: Split,  # noqa: ARG002
     ) -> ScoringFunction:
-        """Return the scoring function over features of novel and of base pictures.
+        """Return the scoring function over what is seen of novel and of base pictures.
 
         Without novel ones, base categories act as novel ones and are hidden among base ones.
         """
@@ -210,9 +225,10 @@ def evaluate(
     queries = queries or split.queries
     novel_images, base_images = split.evaluated(part)
     for count in shots:  # before the extractor runs for minutes
+        by.require(model, TaskShape(ways, count, queries))
         _require_tasks(split, part, TaskShape(ways, count, queries))
-    novel = None if novel_images is None else cached_features(model, novel_images)
-    base = cached_features(model, base_images)
+    novel = None if novel_images is None else by.see(model, novel_images)
+    base = by.see(model, base_images)
     score = by.scores(model, novel, base, split)
     results: list[dict[str, Any]] = []
     for count in shots:
@@ -254,6 +270,7 @@ def load_trained(
     cache_gb: float | None = None,
     extractor: str | None = None,
     device: str = "auto",
+    learner: Learner | None = None,
 ) -> tuple[Model, Split, list[str]]:
     """Load a model file and the data it was trained on, split as then; what to be warned of comes third."""
     header = read_header(model)
@@ -268,7 +285,7 @@ def load_trained(
             f"own with `recollect check {model} FOLDER`"
         )
     found = find_device(device)
-    loaded = load_model(model, extractor).to(found)  # fail before pictures are decoded
+    loaded = load_model(model, extractor, learner).to(found)  # fail before pictures are decoded
     split = load_data(
         data,
         size=spec.preprocessing.size,
@@ -318,7 +335,7 @@ def evaluation_report(
     method = read_header(model).method
     if method != by.name:
         raise ModelError(f"{model} is a model of the method {method}, not {by.name}")
-    loaded, split, warnings = load_trained(model, data, cache_gb, extractor, device)
+    loaded, split, warnings = load_trained(model, data, cache_gb, extractor, device, by.learner)
     novel, base = split.evaluated(part)
     if novel is None:
         warnings.append(

@@ -3,10 +3,13 @@
 from recollect.errors import ModelError
 from recollect.methods.imprinting import Imprinting
 from recollect.methods.logistic import JointLogistic, NovelLogistic
+from recollect.methods.maml import ANIL, MAML, FirstOrderMAML
 from recollect.methods.matching import MatchingNetworks
+from recollect.methods.meta_lstm import MetaLSTM
 from recollect.methods.method import Method
 from recollect.methods.nearest_mean import NearestMean
 from recollect.methods.prototypical import PrototypicalNetworks
+from recollect.methods.temporal import TemporalConvolutions
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -14,6 +17,11 @@ METHODS: dict[str, Method] = {
         Method(),  # the paper's own
         MatchingNetworks(),
         PrototypicalNetworks(),
+        MAML(),
+        FirstOrderMAML(),
+        ANIL(),
+        MetaLSTM(),
+        TemporalConvolutions(),
         NearestMean(),
         Imprinting(),
         NovelLogistic(),

@@ -28,7 +28,7 @@ class FrozenFeatures(Method, ABC):
         self, model: Model, novel: FeatureSet | None, base: FeatureSet, split: Split
     ) -> ScoringFunction:
         """Return the scoring function over features of novel and of base pictures."""
-        return task_scores(self.score(model, novel, split), novel, base, model.mean.device)
+        return task_scores(self.score(model, novel, split), novel, base, model.mean.device, joint=self.joint)
 
     def settled(self, config: Config) -> Config:
         """Return the configuration with the method's own settings."""

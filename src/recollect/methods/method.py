@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from recollect.data.splits import Split
 from recollect.data.tasks import Tasks
@@ -13,6 +14,7 @@ from recollect.evaluation.evaluate import Scorer, ScoringFunction
 from recollect.evaluation.metrics import Scores
 from recollect.features import FeatureSet, category_means, extract
 from recollect.model.model import Model
+from recollect.training.budget import Speed, measure
 from recollect.training.config import Config
 from recollect.training.runfolder import RunFolder
 from recollect.training.train import learn_both_stages, train
@@ -40,7 +42,12 @@ class Method(Scorer):
 
     def train(self, config: Config, out: Path, *, resume: bool = False) -> int:
         """Train in the run folder `out`, or resume the run there; return how many pictures were held out."""
-        return train(self.settled(config), out, resume=resume, learn=self.learn, check=self.check)
+        config = self.settled(config)
+        return train(config, out, resume=resume, learn=self.learn, check=self.check, speed_of=self.speed)
+
+    def speed(self, config: Config, model: Model, split: Split) -> Speed:
+        """Return how long the method's training takes on this machine."""
+        return measure(config, model, split)
 
     def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
         """Train a new or begun run until it is finished or asked to stop."""
@@ -48,11 +55,17 @@ class Method(Scorer):
 
 
 def task_scores(
-    score: FeatureScores, novel: FeatureSet | None, base: FeatureSet, device: torch.device
+    score: FeatureScores,
+    novel: FeatureSet | None,
+    base: FeatureSet,
+    device: torch.device,
+    *,
+    joint: bool,
 ) -> ScoringFunction:
-    """Return a scoring function that gathers the features of tasks and scores them.
+    """Return a scoring function that gathers what is seen of the pictures of tasks, and scores it.
 
-    A method without base scores gets one base category that never wins.
+    A method without base scores is asked about novel queries only: some look at all queries of a task
+    together. It gets one base category that never wins, and base queries score 0.
     """
     base_features = base.features.to(device)
     novel_features = base_features if novel is None else novel.features.to(device)
@@ -60,9 +73,12 @@ def task_scores(
 
     @torch.inference_mode()
     def scores(tasks: Tasks) -> Scores:
-        queries = torch.cat([novel_features[tasks.novel_queries], base_features[tasks.base_queries]], dim=1)
-        base_scores, novel_scores = score(examples[tasks.support], queries)
+        asked = novel_features[tasks.novel_queries]
+        if joint:
+            asked = torch.cat([asked, base_features[tasks.base_queries]], dim=1)
+        base_scores, novel_scores = score(examples[tasks.support], asked)
         if base_scores is None:
+            novel_scores = F.pad(novel_scores, (0, 0, 0, tasks.base_queries.shape[1]))
             base_scores = novel_scores.new_full((*novel_scores.shape[:2], 1), -torch.inf)
         elif novel is None:
             hidden = tasks.hidden(base_scores.shape[2]).to(device)

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from recollect.model.classifier import Classifier, dot_scores
 from recollect.model.extractors import Extractor, build_extractor
 from recollect.model.generator import FIRST_SHARPNESS, Generator, Memory, build_generator
-from recollect.model.spec import GeneratorKind, ModelSpec
+from recollect.model.spec import GeneratorKind, LearnerSpec, ModelSpec
+
+# Makes what a method adds to a model, given what it is for and the width of features.
+Learner = Callable[[LearnerSpec, int], nn.Module]
 
 
 class Head(nn.Module):
@@ -51,9 +54,18 @@ class Model(Head):
     mean: Tensor
     std: Tensor
     centre: Tensor  # of centred models only
+    learner: nn.Module | None  # a method's own
 
-    def __init__(self, spec: ModelSpec, extractor: Extractor | None = None) -> None:
-        """Build what `spec` says, around an `extractor` where one is given."""
+    def __init__(
+        self,
+        spec: ModelSpec,
+        extractor: Extractor | None = None,
+        learner: Learner | None = None,
+    ) -> None:
+        """Build what `spec` says, around an `extractor` where one is given.
+
+        `learner` makes what a method adds of its own.
+        """
         size, count = spec.preprocessing.size, len(spec.categories)
         if extractor is None:
             extractor, width = build_extractor(spec.extractor, last_relu=spec.last_relu, size=size)
@@ -65,6 +77,7 @@ class Model(Head):
         )
         self.spec = spec
         self.extractor, self.width = extractor, width
+        self.learner = learner(spec.learner, width) if learner and spec.learner else None
         self.register_buffer("mean", torch.tensor(spec.preprocessing.mean), persistent=False)
         self.register_buffer("std", torch.tensor(spec.preprocessing.std), persistent=False)
         self.register_buffer("centre", torch.zeros(width), persistent=spec.centred)

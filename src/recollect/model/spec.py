@@ -53,6 +53,17 @@ class Preprocessing(Value):
         return self
 
 
+class LearnerSpec(Value):
+    """What a method that learns to learn was made for; its own weights lie beside those of the extractor."""
+
+    ways: Annotated[int, Field(ge=2, le=1000)]  # the most categories of a task
+    shots: Annotated[int, Field(ge=1, le=1000)]  # the examples of each that it was trained for
+    steps: Annotated[int, Field(ge=1, le=1000)] = 1  # of adaptation to a new task
+    training_steps: Annotated[int, Field(ge=1, le=1000)] = 1  # of adaptation in training
+    rate: Annotated[float, Field(gt=0)] | None = None  # of adaptation, where that is gradient descent
+    learn_rates: bool = False  # every layer has a rate of its own, which is learned
+
+
 class ModelSpec(Value):
     """Extractor, classifier, generator, preprocessing and the names of the base categories."""
 
@@ -65,6 +76,7 @@ class ModelSpec(Value):
     centred: bool = False  # a mean feature, kept with the weights, is subtracted from every feature
     mirrored: bool = False  # a feature is the mean of a picture's and its mirror image's
     shot_aware: bool = False  # attention counts for less, the more examples a category has
+    learner: LearnerSpec | None = None
 
     @model_validator(mode="after")
     def _distinct(self) -> "ModelSpec":
@@ -142,22 +154,32 @@ class Calibration(Value):
     report: dict[str, float] = Field(default_factory=dict)
 
     def biases(
-        self, examples: Sequence[int] | npt.NDArray[np.int64], tightness: float | None = None
+        self,
+        examples: Sequence[int] | npt.NDArray[np.int64],
+        tightness: float | None = None,
+        taught: int | None = None,
     ) -> npt.NDArray[np.float64]:
-        """Return the bias of each taught category, given how many examples each has and their tightness."""
-        slope = bias_at(self.bias_slope, len(examples))
-        start = bias_at(self.bias, len(examples)) + slope * self._excess(tightness)
+        """Return the bias of each taught category, given how many examples each has and their tightness.
+
+        `taught` is how many are taught in all, if these are only some of them.
+        """
+        count = len(examples) if taught is None else taught
+        start = bias_at(self.bias, count) + bias_at(self.bias_slope, count) * self._excess(tightness)
         found: npt.NDArray[np.float64] = start + self.bias_rise * _log_shots(examples)
         return found
 
     def unknown_offsets(
-        self, examples: Sequence[int] | npt.NDArray[np.int64], tightness: float | None = None
+        self,
+        examples: Sequence[int] | npt.NDArray[np.int64],
+        tightness: float | None = None,
+        taught: int | None = None,
     ) -> npt.NDArray[np.float64]:
         """Return what is added to the scores of each taught category before the test for "unknown"."""
         if self.unknown is None or self.unknown.taught is None:
-            return self.biases(examples, tightness)
+            return self.biases(examples, tightness, taught)
         offset = self.unknown.taught
-        start = offset.at(len(examples), 0, self._excess(tightness))
+        count = len(examples) if taught is None else taught
+        start = offset.at(count, 0, self._excess(tightness))
         found: npt.NDArray[np.float64] = start + offset.rise * _log_shots(examples)
         return found
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from recollect.modelfile import FILE_NAME, find_model, is_ready
-from recollect.store import store_path
+from recollect.store import Place, store_place
 from recollect.system.disk import data_folder
 
 STORE_NAME = "taught.sqlite"
@@ -22,6 +22,6 @@ def default_store(model: str | Path) -> Path:
     return path.with_name(STORE_NAME if path.name == FILE_NAME else f"{path.stem}.{STORE_NAME}")
 
 
-def store_file(model: str | Path, store: str | Path | None) -> Path | None:
-    """Return the file of the store that `store` means for a model, or `None` for memory."""
-    return default_store(model) if store == DEFAULT else store_path(store)
+def place_of_store(model: str | Path, store: str | Place) -> Place:
+    """Return where the store is that `store` means for a model."""
+    return default_store(model) if store == DEFAULT else store_place(store)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar, cast, overload
+from typing import Any, Literal, NamedTuple, Self, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,8 @@ from recollect.errors import (
 from recollect.images import Array4d, Picture, Pictures, are_many, own_name, read_pixels, thumbnail
 from recollect.modelfile import read_taught, require_replaceable
 from recollect.recognition.bundle import backup_of, read_backup, save_bundle, unpack
-from recollect.recognition.opening import store_file
+from recollect.recognition.many import MOST_EXACT, MOST_TOP, ManyVectors, Shortlist, Some, index_of
+from recollect.recognition.opening import place_of_store
 from recollect.recognition.results import (
     Among,
     Category,
@@ -47,6 +48,8 @@ from recollect.store import (
     Content,
     NewExample,
     Owner,
+    Place,
+    Server,
     Store,
     Taught,
     fold,
@@ -55,7 +58,7 @@ from recollect.store import (
     new_name,
     norm,
     open_store,
-    store_path,
+    store_place,
     tidy,
 )
 from recollect.system.forks import Lock
@@ -64,7 +67,8 @@ T = TypeVar("T")
 _KINDS = {"all": "categories", "base": "base categories", "novel": "taught categories"}
 _log = logging.getLogger(__name__)
 _BATCH, _BATCH_PIXELS = 32, 32 * 256**2  # pictures in memory at a time, and pixels of the extractor's input
-_CATEGORIES_AT_ONCE = 500  # whose terms are in memory at a time
+_CATEGORIES_AT_ONCE = 2000  # whose terms are in memory at a time
+_MOST_ALIKE = 20_000  # names among which similar ones are soon found
 
 
 class Recognizer:
@@ -82,7 +86,7 @@ class Recognizer:
     """
 
     def __init__(self, backend: Backend, store: str | Path | None = None) -> None:
-        """Compute with a backend; keep taught categories in the store at a path, or in memory."""
+        """Compute with a backend; keep taught categories in the store at a path or URL, or in memory."""
         self._backend = backend
         self._spec = backend.header.spec
         width = backend.base_vectors.shape[1]
@@ -94,10 +98,14 @@ class Recognizer:
         self._listed: _Columns | None = None
         self._solved = SolvedVectors(width, backend.solve) if self._spec.generator == "ridge" else None
         self._vectors = VectorTable(width) if self._solved is None else self._solved
+        self._most_exact = MOST_EXACT
+        self._many: ManyVectors | None = None  # an index, for more categories than are soon looked at
+        self._corrected: dict[int, int] = {}  # ids of what base categories were taught, and their places
         self._lock = Lock()
-        # Called with how many examples each category has, and how many it is to get; raises to refuse them.
-        self.before_adding: Callable[[Mapping[str, int], Mapping[str, int]], None] | None = None
-        self._start(Content(), store_path(store))
+        # Called with how many categories are taught, how many examples those have that get more, and how many
+        # each is to get; raises to refuse them.
+        self.before_adding: Callable[[int, Mapping[str, int], Mapping[str, int]], None] | None = None
+        self._start(Content(), store_place(store))
 
     @classmethod
     def load(
@@ -111,11 +119,12 @@ class Recognizer:
     ) -> Self:
         """Load a model file, a run folder, an exported folder, or a model of the package ("imagenet").
 
-        `store` says where taught categories are kept: in memory (`None`), in the SQLite file at a path, or in
-        the one that the command line uses for this model (`"default"`: `taught.sqlite` beside
-        model.safetensors, `zoo.taught.sqlite` beside zoo.safetensors, or one in the user's data folder for
-        models that come with the package). The file and its folder are created when you first teach. A model
-        file that `save` wrote also holds taught categories; those that the store lacks are copied into it.
+        `store` says where taught categories are kept: in memory (`None`), in the SQLite file at a path, on a
+        PostgreSQL server (`"postgresql://…"`), or in the file that the command line uses for this model
+        (`"default"`: `taught.sqlite` beside model.safetensors, `zoo.taught.sqlite` beside zoo.safetensors, or
+        one in the user's data folder for models that come with the package). The file and its folder are
+        created when you first teach. A model file that `save` wrote also holds taught categories; those that
+        the store lacks are copied into it.
 
         `device` is "auto" (CUDA, then MPS, then the CPU), "cpu", "cuda" or "mps". A model whose extractor is
         your own code loads only if you name it again: `extractor="module:package.module:callable"`.
@@ -125,20 +134,20 @@ class Recognizer:
         """
         from recollect.backends.choice import open_backend
 
-        path = store_file(model, store)
+        place = place_of_store(model, store)
         opened = open_backend(model, backend, device, extractor)
         content = unpack(*read_taught(model), opened.base_vectors.shape[1])
         recognizer = cls(opened)
-        recognizer._start(content, path)
+        recognizer._start(content, place)
         return recognizer
 
-    def _start(self, content: Content, path: Path | None) -> None:
-        """Start with the bundle's categories, in memory; open the store if its file exists."""
+    def _start(self, content: Content, place: Place) -> None:
+        """Start with the bundle's categories, in memory; open the store if it exists."""
         self._opened: Store | None = open_store(None, self._owner)
         self._opened.fill(content)
         self._bundle = content
-        self._path = path  # the store's file, or `None` for memory
-        self._later = path is not None  # that file is not open yet, and perhaps not there
+        self._place = place  # the store's file or server, or `None` for memory
+        self._later = place is not None  # it is not open yet, and a file is perhaps not there
         self._seen: object = object()  # no state of any store
         self._refresh()
 
@@ -165,15 +174,15 @@ class Recognizer:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[..., "Recognizer"], tuple[object, ...]]:
-        """Pickle the model with what is in memory, or with the path of its store."""
+        """Pickle the model with what is in memory, or with the place of its store."""
         with self._lock:
-            content = self._store.content() if self._path is None else self._bundle
-        return _unpickled, (type(self), self._backend, content, self._path)
+            content = self._store.content() if self._place is None else self._bundle
+        return _unpickled, (type(self), self._backend, content, self._place)
 
     def __repr__(self) -> str:
         base = len(self._spec.categories)
         novel = sum(fold(one.name) not in self._base_places for one in self._taught.values())
-        kept = f"{novel} taught, kept in {self._path or 'memory'}"
+        kept = f"{novel} taught, kept in {self._place or 'memory'}"
         state = "closed" if self._opened is None else kept
         return f"<Recognizer: {self._spec.extractor}, {base} base categories, {state}>"
 
@@ -186,6 +195,11 @@ class Recognizer:
     def fingerprint(self) -> str:
         """Return what tells this model from any other: taught categories belong to one model."""
         return self._owner.fingerprint
+
+    @property
+    def search(self) -> Literal["exact", "index"]:
+        """Return how `predict` compares pictures with taught categories: with each, or through an index."""
+        return "exact" if self._many is None else "index"
 
     @property
     def width(self) -> int:
@@ -327,8 +341,11 @@ class Recognizer:
 
     def _ask_before(self, new: Mapping[str, Sized]) -> None:
         if self.before_adding is not None:
-            known = {one.name: one.examples for one in self._store.categories()}
-            self.before_adding(known, {name: len(examples) for name, examples in new.items()})
+            found = (self._store.find(name) for name in new)
+            known = {one.name: one.examples for one in found if one is not None}
+            self.before_adding(
+                len(self._taught), known, {name: len(examples) for name, examples in new.items()}
+            )
 
     def _was_taught(self, name: str, feature: Floats) -> bool:
         """Say whether a category has this picture already."""
@@ -475,6 +492,13 @@ class Recognizer:
         self, features: Floats, top: int, among: Among, *, unknown: bool
     ) -> Iterator[list[Prediction]]:
         """Yield the best answers for each of some features (n, d)."""
+        if among != "base" and top <= MOST_TOP:
+            with self._lock:  # until the names are known, too
+                some = self._shortlists(features, among)
+                answers = [self._answer_from(one, top, unknown=unknown and among == "all") for one in some]
+            if answers:
+                yield from answers
+                return
         calibration = self._backend.header.calibration
         found = self._scores(features)
         scores, categories = _joint(found, calibration.biases, among)
@@ -487,12 +511,56 @@ class Recognizer:
             judged = _joint(found, calibration.unknown_offsets, among)[0] if apart else scores
             strange = self._strangeness(judged.max(axis=1), len(categories), taught)
         for row, share in zip(softmax(scores, calibration.temperature), strange.tolist(), strict=True):
-            nearest = [
-                Prediction(categories[k].name, float(row[k]) * (1 - share), categories[k].origin)
-                for k in _best(row, top)
+            yield _ranked([(categories[k], float(row[k])) for k in _best(row, top)], share, top)
+
+    def _shortlists(self, features: Floats, among: Among) -> list[Shortlist]:
+        """Return what may answer for each of some features (n, d); nothing if each category is looked at."""
+        factor = np.float32(self._backend.scale) / lengths(features)
+        with self._lock:
+            self._refresh()
+            if self._many is None or not isinstance(self._vectors, VectorTable):
+                return []
+            base = dots(features, self._base_vectors) * factor
+            hidden = [self._base_places[fold(name)] for name, one in self._base_changes.items() if one.hidden]
+            places = np.delete(np.arange(len(self._spec.categories)), hidden)
+            corrected = [*self._corrected]
+            rows = np.array([self._vectors.row(id_) for id_ in corrected], np.int64)
+            own, examples = dots(features, self._vectors.rows(rows)) * factor, self._examples_of(corrected)
+            count = len(self._taught)
+            return [
+                Shortlist(
+                    places if among == "all" else places[:0],
+                    base[place],
+                    {
+                        where: Some(rows[[k]], own[place, [k]], examples[[k]])
+                        for k, where in enumerate(self._corrected.values())
+                    },
+                    near.but(corrected, factor[place]),
+                    others.but(corrected, factor[place]),
+                    count - len(corrected),
+                    count,
+                )
+                for place, (near, others) in enumerate(self._many.near(features))
             ]
-            unsure = [Prediction("unknown", share, "unknown")] if share >= 0.5 else []
-            yield [*unsure, *nearest][:top]
+
+    def _answer_from(self, found: Shortlist, top: int, *, unknown: bool) -> list[Prediction]:
+        """Return the best answers for a picture."""
+        calibration = self._backend.header.calibration
+        shares, share = found.shares(calibration.biases, calibration.temperature), 0.0
+        if unknown:
+            best = found.joint(calibration.unknown_offsets)[0].max(keepdims=True)
+            share = float(self._strangeness(best, len(found.places) + found.novel, found.count)[0])
+        known = len(found.places)
+        nearest = [
+            (
+                self._base_category(int(found.places[k]), None)
+                if k < known
+                else self._category(self._taught[int(found.candidates.ids[k - known])]),
+                float(shares[k]),
+            )
+            for k in _best(shares, top)
+        ]
+        return _ranked(nearest, share, top)
 
     def _strangeness(self, best: Floats, count: int, taught: int) -> npt.NDArray[np.float64]:
         """Return the probability that pictures with these best scores (n,) are of no known category.
@@ -575,7 +643,7 @@ class Recognizer:
     def _open_file(self) -> None:
         """Open the store's file, and copy into it what the bundle has and it does not."""
         new = not self._is_there()
-        opened = open_store(self._path, self._owner)
+        opened = open_store(self._place, self._owner)
         try:
             taken = opened.fill(self._bundle)
         except StoreError as error:  # such as a file that is read-only
@@ -583,13 +651,17 @@ class Recognizer:
             _log.warning("what was saved with the model could not be copied into the store: %s", error)
         if taken and not new:
             words = ", ".join(f"{name} ({count} more)" for name, count in taken.items())
-            _log.warning("%s now also has the examples that were saved with the model: %s", self._path, words)
+            _log.warning(
+                "%s now also has the examples that were saved with the model: %s", self._place, words
+            )
         self._opened, self._later, self._seen = opened, False, object()
 
     def _is_there(self) -> bool:
-        """Say whether the store's file exists."""
+        """Say whether the store's file exists; a server can say more when it is opened."""
+        if isinstance(self._place, Server):
+            return True
         try:
-            return self._path is not None and self._path.exists()
+            return self._place is not None and self._place.exists()
         except OSError:  # opening it says more
             return True
 
@@ -639,29 +711,68 @@ class Recognizer:
         if state == self._seen:
             return
         self._base_changes, self._listed = self._store.base_changes(), None
-        listed = {taught.id: taught for taught in self._store.categories()}
-        for id_ in self._taught.keys() - listed.keys():
+        known = self._store.changed(self._seen)
+        if known is None:
+            listed = self._store.categories()
+            known = listed, [*(self._taught.keys() - {taught.id for taught in listed})]
+        for id_ in known[1]:
             self._drop(id_)
-        changed = [taught for taught in listed.values() if self._taught.get(taught.id) != taught]
+        changed = [taught for taught in known[0] if self._taught.get(taught.id) != taught]
         for start in range(0, len(changed), _CATEGORIES_AT_ONCE):
-            self._learn(changed[start : start + _CATEGORIES_AT_ONCE])
+            self._learn(changed[start : start + _CATEGORIES_AT_ONCE], last=False)
+        self._put({})
         self._seen = state
 
-    def _learn(self, changed: list[Taught]) -> None:
-        """Compute the vectors of categories whose examples changed."""
+    def _learn(self, changed: list[Taught], *, last: bool = True) -> None:
+        """Compute the vectors of categories whose examples changed; others may follow."""
         words = {taught.id: taught for taught in changed}
+        groups: dict[int, list[tuple[int, Floats]]] = {}  # by how many examples they have
         for id_, terms in self._store.terms(list(words)):
-            taught = words[id_]
+            self._taught[id_] = words[id_]
+            place = self._base_places.get(fold(words[id_].name))
+            if place is not None:
+                self._corrected[id_] = place
             if self._solved is None:
-                self._vectors.put(id_, self._view(self._backend.compose(mean(terms), len(terms))))
+                groups.setdefault(len(terms), []).append((id_, terms))
             else:
-                self._vectors.put(id_, terms)
-            self._taught[taught.id] = taught
+                self._solved.put(id_, terms)
+        vectors: dict[int, Floats] = {}
+        for count, some in groups.items():
+            means = mean(np.stack([terms for _, terms in some]))
+            composed = self._view(self._backend.compose(means, count))
+            vectors |= {id_: vector for (id_, _), vector in zip(some, composed, strict=True)}
+        self._put(vectors, last=last)
         self._listed = None
+
+    def _put(self, vectors: Mapping[int, Floats], *, last: bool = True) -> None:
+        """Put vectors into the table, and into the index, which is made after the last ones if it pays."""
+        if not isinstance(self._vectors, VectorTable):
+            return
+        rows = [self._vectors.put(id_, vectors[id_]) for id_ in sorted(vectors)]
+        if self._many is not None:
+            self._many.put(rows)
+        elif last and len(self._vectors) > self._most_exact and self._spec.classifier == "cosine":
+            self._many = index_of(self._vectors, self._examples_of, self._lifts)
+            self._most_exact *= 1 if self._many else 2  # without faiss, a warning at each doubling
+
+    def _examples_of(self, ids: Iterable[int]) -> npt.NDArray[np.int64]:
+        """Return how many examples each of some taught categories has."""
+        return np.array([self._taught[id_].examples for id_ in ids], np.int64)
+
+    def _lifts(self, examples: npt.NDArray[np.int64]) -> Floats:
+        """Return what so many examples add to the score of a category, in units of a cosine."""
+        biases = self._backend.header.calibration.biases
+        lifts = (biases(examples, None, 1) - biases([1], None, 1)) / self._backend.scale
+        return lifts.astype(np.float32)
 
     def _drop(self, id_: int) -> None:
         if self._taught.pop(id_, None) is not None:
-            self._vectors.drop(id_)
+            row = self._vectors.drop(id_)
+            self._corrected.pop(id_, None)
+            if self._many is not None and row is not None:
+                self._many.drop(id_, row)
+                if len(self._vectors) < self._most_exact // 2:
+                    self._many = None
             self._listed = None
 
     def _in_order(self) -> "_Columns":
@@ -732,6 +843,8 @@ class Recognizer:
 
     def _alike(self, name: str) -> str:
         """Return a hint at categories whose names are nearly the same."""
+        if len(self._taught) > _MOST_ALIKE:
+            return ""
         names = [category.name for category in self._in_order().categories]
         close = get_close_matches(tidy(name), dict.fromkeys(names), 3, cutoff=0.75)
         return f"; did you mean {' or '.join(repr(one) for one in close)}?" if close else ""
@@ -757,9 +870,9 @@ class Recognizer:
         return vectors if self._spec.classifier == "dot" else unit(vectors)
 
 
-def _unpickled(kind: type[Recognizer], backend: Backend, content: Content, path: Path | None) -> Recognizer:
+def _unpickled(kind: type[Recognizer], backend: Backend, content: Content, place: Place) -> Recognizer:
     recognizer = kind(backend)
-    recognizer._start(content, path)  # noqa: SLF001
+    recognizer._start(content, place)  # noqa: SLF001
     return recognizer
 
 
@@ -817,6 +930,13 @@ class _Seen:
         return False
 
 
+def _ranked(best: Sequence[tuple[Category, float]], strange: float, top: int) -> list[Prediction]:
+    """Return the answers for a picture, which is of no known category with the probability `strange`."""
+    nearest = [Prediction(one.name, share * (1 - strange), one.origin) for one, share in best]
+    unsure = [Prediction("unknown", strange, "unknown")] if strange >= 0.5 else []
+    return [*unsure, *nearest][:top]
+
+
 def _joint(
     found: _Found, offsets: Callable[..., npt.NDArray[np.float64]], among: Among
 ) -> tuple[Floats, list[Category]]:
@@ -855,7 +975,7 @@ def _finite(part: str, values: Floats, names: Sequence[str]) -> Floats:
     return values
 
 
-def _best(values: Floats, top: int) -> list[int]:
+def _best(values: npt.NDArray[np.floating[Any]], top: int) -> list[int]:
     """Return where the `top` largest values are, the largest first; of equal ones the first."""
     if top < len(values):
         least = np.partition(values, -top)[-top]

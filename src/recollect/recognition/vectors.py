@@ -2,6 +2,7 @@
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 _CACHED_BYTES = 1 << 18  # vectors that stay in the processor's cache while all features meet them
-_FIRST_ROWS = 16
+_FIRST_ROWS, _BLOCK_ROWS = 16, 8192
 
 
 def dots(features: Floats, vectors: Floats) -> Floats:
@@ -28,19 +29,23 @@ def dots(features: Floats, vectors: Floats) -> Floats:
 
 
 class VectorTable:
-    """Vectors by id, in the rows of one matrix."""
+    """Vectors by id, in the rows of blocks, so that no vector is copied when there are ever more of them."""
 
     def __init__(self, width: int) -> None:
-        self._matrix = np.empty((_FIRST_ROWS, width), np.float32)
+        self._blocks = [np.empty((_FIRST_ROWS, width), np.float32)]
         self._ids, self._rows = array("q"), array("q")  # rising ids, and the row of each
+        self._owners = array("q")  # the id of each row
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out rows that are not in use."""
-        return self.__dict__ | {"_matrix": self._matrix[: len(self)]}
+        return self.__dict__ | {"_blocks": [block.copy() for block in self._used()]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Copy the vectors, which may come from a file that is mapped read-only."""
-        self.__dict__ |= state | {"_matrix": np.array(state["_matrix"])}
+        blocks = [np.array(block) for block in state["_blocks"]]
+        for place, block in enumerate(blocks[1:], 1):
+            blocks[place] = _grown(block, _BLOCK_ROWS)
+        self.__dict__ |= state | {"_blocks": blocks}
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -50,45 +55,93 @@ class VectorTable:
         """Return the ids, rising."""
         return self._ids.tolist()
 
-    def put(self, id_: int, vector: Floats) -> None:
-        """Put a vector (d,) in, or in the place of the one that has this id."""
-        place = bisect_left(self._ids, id_)
-        if place == len(self) or self._ids[place] != id_:
-            if len(self) == len(self._matrix):
-                grown = np.empty((len(self) + len(self) // 2 + _FIRST_ROWS, len(vector)), np.float32)
-                grown[: len(self)] = self._matrix
-                self._matrix = grown
-            self._rows.insert(place, len(self))
-            self._ids.insert(place, id_)
-        self._matrix[self._rows[place]] = vector
+    def row(self, id_: int) -> int:
+        """Return the row of the vector that has this id."""
+        return self._rows[bisect_left(self._ids, id_)]
 
-    def drop(self, id_: int) -> None:
-        """Take a vector out; the one in the last row moves to its row."""
+    def ids_of(self, rows: Iterable[int]) -> list[int]:
+        """Return whose vectors are in some rows."""
+        return [self._owners[row] for row in rows]
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers a vector has."""
+        return self._blocks[0].shape[1]
+
+    def put(self, id_: int, vector: Floats) -> int:
+        """Put a vector (d,) in, or in the place of the one that has this id; return its row."""
+        ids, count = self._ids, len(self._ids)
+        place = count if not count or id_ > ids[-1] else bisect_left(ids, id_)
+        if place == count or ids[place] != id_:
+            self._make_room()
+            self._rows.insert(place, count)
+            self._owners.append(id_)
+            ids.insert(place, id_)
+        row = self._rows[place]
+        self._blocks[row // _BLOCK_ROWS][row % _BLOCK_ROWS] = vector
+        return row
+
+    def drop(self, id_: int) -> int:
+        """Take a vector out; the one in the last row moves to its row, which is returned."""
         place = bisect_left(self._ids, id_)
         if place == len(self) or self._ids[place] != id_:
             raise KeyError(id_)
         del self._ids[place]
-        row, last = self._rows.pop(place), len(self)
+        row, last, mover = self._rows.pop(place), len(self), self._owners.pop()
         if row != last:
-            self._matrix[row] = self._matrix[last]
-            self._rows[self._rows.index(last)] = row
-        if len(self) < len(self._matrix) // 4:
-            self._matrix = np.array(self._matrix[: 2 * len(self) + _FIRST_ROWS])
+            self._blocks[row // _BLOCK_ROWS][row % _BLOCK_ROWS] = self.rows(np.array([last]))[0]
+            self._owners[row] = mover
+            self._rows[bisect_left(self._ids, mover)] = row
+        if len(self._blocks) > 1 and len(self) <= (len(self._blocks) - 2) * _BLOCK_ROWS:
+            self._blocks.pop()
+        if len(self._blocks) == 1 and len(self) < len(self._blocks[0]) // 4:
+            self._blocks[0] = _grown(self._blocks[0][: len(self)], 2 * len(self) + _FIRST_ROWS)
+        return row
+
+    def rows(self, rows: npt.NDArray[np.int64]) -> Floats:
+        """Return the vectors (n, d) in some rows."""
+        found = np.empty((len(rows), self.width), np.float32)
+        blocks, places = np.divmod(rows, _BLOCK_ROWS)
+        for block in np.unique(blocks).tolist():
+            here = blocks == block
+            found[here] = self._blocks[block][places[here]]
+        return found
 
     def matrix(self) -> Floats:
         """Return a copy of the vectors, in the order of ids: (count, d)."""
-        found: Floats = self._matrix[np.array(self._rows)] if len(self) else self._matrix[:0]
-        return found
+        return self.rows(np.array(self._rows, np.int64))
 
     def products(self, features: Floats) -> Floats:
         """Return the dot products of features (n, d) with every vector, in the order of ids: (n, count).
 
         The array is new, for the caller to change.
         """
-        found = dots(features, self._matrix[: len(self)])
+        found = np.concatenate([dots(features, block) for block in self._used()], axis=1)
         rows = np.array(self._rows)
         in_place = bool((rows[1:] > rows[:-1]).all())
         return found if in_place else found[:, rows]
+
+    def _used(self) -> list[Floats]:
+        """Return the rows in use of each block."""
+        return [
+            block[: len(self) - number * _BLOCK_ROWS]
+            for number, block in enumerate(self._blocks)
+            if not number or len(self) > number * _BLOCK_ROWS
+        ]
+
+    def _make_room(self) -> None:
+        """Make room for a row: the first block grows until it is as large as all others are."""
+        first = self._blocks[0]
+        if len(self) == len(self._blocks) * _BLOCK_ROWS:
+            self._blocks.append(np.empty((_BLOCK_ROWS, first.shape[1]), np.float32))
+        elif len(self._blocks) == 1 and len(self) == len(first):
+            self._blocks[0] = _grown(first, min(len(self) + len(self) // 2 + _FIRST_ROWS, _BLOCK_ROWS))
+
+
+def _grown(block: Floats, rows: int) -> Floats:
+    found = np.empty((rows, block.shape[1]), np.float32)
+    found[: len(block)] = block
+    return found
 
 
 def lengths(vectors: Floats) -> Floats:
@@ -103,6 +156,6 @@ def unit(vectors: Floats) -> Floats:
 
 
 def mean(terms: Floats) -> Floats:
-    """Return the mean (d,) of terms (n, d); sorted first, so that their order changes no bit."""
-    found: Floats = np.sort(terms, axis=0).mean(axis=0, dtype=np.float64).astype(np.float32)
+    """Return the mean (…, d) of terms (…, n, d); sorted first, so that their order changes no bit."""
+    found: Floats = np.sort(terms, axis=-2).mean(axis=-2, dtype=np.float64).astype(np.float32)
     return found

@@ -6,6 +6,8 @@ from typing import Any
 
 from recollect.errors import DataError
 from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, heading, paragraph, picture
+from recollect.methods import find_method
+from recollect.modelfile import PAPER
 from recollect.reproduce.claims import CLAIMS, judge, judge_compactness, overall
 from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
 from recollect.reproduce.results import FIGURES, Compactness, Measured, Place, Results, read_json
@@ -42,8 +44,14 @@ def _introduction(plan: Plan, results: Results) -> str:
     return (
         f"Accuracy in percent, mean and 95 % interval over {plan.tasks} tasks of 5 ways on "
         f"{'validation' if plan.rows.part == 'val' else 'test'} categories, the same for every row; {seeds} "
-        f"for each cell.{images} {plan.rows.notes}{_beside(plan)}"
+        f"for each cell.{images} {_notes(plan)}{_beside(plan)}"
     )
+
+
+def _notes(plan: Plan) -> str:
+    """Return what a reader must know of the table and of its rows, each once."""
+    notes = dict.fromkeys([plan.rows.notes, *(row.note for row in plan.rows.rows)])
+    return " ".join(note for note in notes if note)
 
 
 def _beside(plan: Plan) -> str:
@@ -84,7 +92,9 @@ def _figures_beside(plan: Plan, results: Results) -> Block:
             line = [row.title, str(shots)]
             for place, figure in enumerate(FIGURES):
                 known = [some.get(shots, ("–",) * 3)[place] for some in (row.paper, row.rerun)]
-                line += [_measured(results, row, shots, figure), *(known if sources else [])]
+                unable = figure != "novel" and not find_method(row.method or PAPER).joint
+                own = "no base scores" if unable else _measured(results, row, shots, figure)
+                line += [own, *(known if sources else [])]
             lines.append(line)
     return grid(head, lines)
 
@@ -207,7 +217,9 @@ def _shared(plan: Plan) -> str:
 
 def _whole_command(plan: Plan) -> str:
     words = [f"recollect reproduce {plan.table} {shlex.quote(plan.data)}"]
-    words += [f"--extractors {','.join(plan.keys)}"] if plan.keys != TABLES[plan.table].usual else []
+    if plan.keys != TABLES[plan.table].usual:
+        for option, rows in {"extractors": plan.rows.extractors, "methods": plan.rows.methods}.items():
+            words += [f"--{option} {','.join(rows)}"] if rows else []
     words += [f"--preset {plan.preset}"] if plan.preset else []
     words += [f"--minutes {plan.minutes:g}"] if plan.minutes else []
     words += [f"--note {shlex.quote(plan.note)}"] if plan.note else []

@@ -102,6 +102,7 @@ def make_plan(
     data: str,
     *,
     extractors: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
     preset: str | None = None,
     settings: Mapping[str, str] | None = None,
     seeds: int = 1,
@@ -120,7 +121,7 @@ def make_plan(
         raise ConfigError(f"--minutes {minutes:g}: a number above 0 is needed")
     asked: dict[str, Any] = {
         "table": table,
-        "keys": _keys(TABLES[table], extractors),
+        "keys": _keys(TABLES[table], extractors, methods),
         "data": shown(data),
         "preset": preset or _RECIPES.get((table, data.partition(":")[0])) or default_preset(data),
         "seeds": seeds,
@@ -163,19 +164,23 @@ def make_plan(
     return plan
 
 
-def _keys(table: Table, extractors: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the rows that are reproduced: the usual ones, or those of the extractors asked for."""
-    if extractors is None:
+def _keys(table: Table, extractors: Sequence[str] | None, methods: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the rows that are reproduced: the usual ones, or those of extractors and methods asked for."""
+    if extractors is None and methods is None:
         return table.usual
-    known = [row.key for row in table.rows if "extractor" in row.settings]
-    if not known:
+    if extractors is not None and not table.extractors:
         raise ConfigError(
             f"--extractors: all rows of {table.name} have the same, which --set extractor=… sets"
         )
-    wrong = [name for name in extractors if name not in known]
-    if wrong or not extractors:
-        raise ConfigError(f"--extractors {','.join(wrong)}: choose some of {','.join(known)}")
-    return tuple(key for key in known if key in extractors)
+    if methods is not None and not table.methods:
+        raise ConfigError(f"--methods: {table.name} has always all of them; table2 takes some")
+    known = {"--extractors": (extractors, table.extractors), "--methods": (methods, table.methods)}
+    for option, (asked, rows) in known.items():
+        wrong = [name for name in asked or () if name not in rows]
+        if wrong or asked == []:
+            raise ConfigError(f"{option} {','.join(wrong)}: choose some of {','.join(rows)}")
+    chosen = {*(extractors or ()), *(methods or ())}
+    return tuple(row.key for row in table.rows if row.key in chosen)
 
 
 def _with_steps(plan: Plan, data: str, split: Split, share: float = 1.0) -> Plan:
@@ -232,11 +237,13 @@ def affordable(plan: Plan, data: str, split: Split) -> float:
     for training in plan.rows.trainings(plan.seeds):
         config = config_of(plan, training, data)
         ours, stage1 = config.method == PAPER, config.stage1
-        if config.extractor not in speeds:
-            own = {"generator": "attention", "device": str(machine.find_device(config.device))}
-            measured = config.model_copy(update=own)
-            speeds[config.extractor] = measure(measured, new_model(measured, split), split)
-        speed = speeds[config.extractor]
+        own = find_method(config.method) if training.row.key in plan.rows.methods else None
+        kind = training.cost if own else config.extractor
+        if kind not in speeds:
+            config = config.model_copy(update={"device": str(machine.find_device(config.device))})
+            measured = own.settled(config) if own else config.model_copy(update={"generator": "attention"})
+            speeds[kind] = (own.speed if own else measure)(measured, new_model(measured, split), split)
+        speed = speeds[kind]
         waiting += speed.picture * judged
         if training.stage1 is None:
             small = stage1.small_share(split.base_train.size) if ours else 1.0
@@ -258,16 +265,17 @@ def affordable(plan: Plan, data: str, split: Split) -> float:
 
 
 def preset_of(plan: Plan, row: Row) -> str | None:
-    """Return the recipe of a row: the plan's preset, or the like for the row's own extractor.
+    """Return the recipe of a row: the plan's preset, or the like for the row's own method or extractor.
 
-    A row of c32f takes `mini-imagenet-c32f` where the plan says `mini-imagenet-c64f`.
+    Where the plan says `mini-imagenet-c64f`, a row of c32f takes `mini-imagenet-c32f`, and MAML
+    `mini-imagenet-maml`.
     """
     extractor = row.settings.get("extractor")
     if plan.preset is None or extractor is None:
         return plan.preset
     usual = read_preset(plan.preset).get("extractor", "")
-    like = plan.preset.replace(f"-{usual}", f"-{extractor}")
-    return like if like in preset_names() else plan.preset
+    likes = [plan.preset.replace(f"-{usual}", f"-{own}") for own in (row.method, extractor) if own]
+    return next((like for like in likes if like in preset_names()), plan.preset)
 
 
 def settings_of(plan: Plan, training: Training, runs: str) -> Settings:

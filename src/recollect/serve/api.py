@@ -105,10 +105,10 @@ async def features(request: Request, engine: EngineOf) -> Features:
 
 
 @public.get("/model")
-async def model(request: Request) -> ModelInfo:
+async def model(request: Request, engine: EngineOf) -> ModelInfo:
     """Describe the model."""
     info: ModelInfo = request.app.state.info
-    return info
+    return info.model_copy(update={"search": engine.recognizer.search})
 
 
 @public.get("/categories")
@@ -256,7 +256,7 @@ async def healthz() -> State:
 @operation.get("/readyz")
 async def readyz(engine: EngineOf) -> State:
     """Say that the model is loaded and its store can be read."""
-    await asyncio.to_thread(engine.recognizer.categories)  # not behind what others ask for
+    await asyncio.to_thread(engine.recognizer.make_store)  # not behind what others ask for
     return State(status="ready")
 
 

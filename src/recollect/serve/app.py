@@ -114,6 +114,7 @@ def _info(recognizer: Recognizer, header: Header, settings: Settings) -> ModelIn
         width=recognizer.width,
         input=Input(size=spec.preprocessing.size, short_side=spec.preprocessing.short_side),
         says_unknown=header.calibration.unknown is not None,
+        search=recognizer.search,
         drawn=is_drawn(header),
         needs_token=settings.token is not None,
         weights_licence=str(licence) if licence else None,

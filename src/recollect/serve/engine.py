@@ -157,9 +157,9 @@ class Engine:
                     del jobs, result, results  # or the error would keep itself, and with it the pictures
         return results
 
-    def _check_room(self, known: Mapping[str, int], new: Mapping[str, int]) -> None:
+    def _check_room(self, taught: int, known: Mapping[str, int], new: Mapping[str, int]) -> None:
         """Refuse categories and examples beyond the limits."""
-        if len(known.keys() | new.keys()) > max(self.limits.categories, len(known)):
+        if taught + len(new.keys() - known.keys()) > max(self.limits.categories, taught):
             raise Problem(
                 409, f"at most {self.limits.categories} categories can be taught: forget some first"
             )

@@ -197,6 +197,10 @@ class ModelInfo(_Wire):
     width: int = Field(description="Numbers in a feature.", examples=[1280])
     input: Input
     says_unknown: bool = Field(description="Whether the model can answer 'unknown'.")
+    search: str = Field(
+        description="How pictures are compared with taught categories: with each, 'exact', or by an 'index'.",
+        examples=["exact"],
+    )
     drawn: bool = Field(description="Whether it was trained on characters, which can be drawn.")
     needs_token: bool = Field(description="Whether changes need a token.")
     weights_licence: str | None = Field(examples=["Apache-2.0"])

@@ -33,7 +33,7 @@ class Settings:
     """The model to serve, where, and for whom."""
 
     model: Path
-    store: str | None = None
+    store: str | None = field(default=None, repr=False)  # may hold a password
     extractor: str | None = None
     device: str = "auto"
     threads: int | None = None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from recollect.errors import JOINERS, MissingError, NameTakenError, StoreError, 
 Floats = npt.NDArray[np.float32]
 LONGEST_NAME = 200
 LAST_ID = 2**53  # no id is as large as this
+LONGEST_SCHEMA = 40
+_NOT_SECRET = {"host", "port", "user", "dbname", "schema", "service"}
 TERM_PARTS = (1, 2)  # a term is as wide as a feature, or twice as wide
 SAME = 1e-4  # how far two features of one picture may lie apart, relative to their length
 
@@ -25,6 +28,9 @@ class Owner:
 
     fingerprint: str
     width: int
+
+
+ANY = Owner("", 0)  # whichever model a store belongs to
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +96,14 @@ class Store(Protocol):
     """Taught categories and their examples; every method that changes something does so whole or not at all.
 
     What a method did is kept when it returns, as safely as the kind of store promises. A store serves one
-    recogniser; others, also in other processes, open the same place for themselves. `SqliteStore` says what
+    recogniser; others, also in other processes, open the same place for themselves. `SqlStore` says what
     each method does.
     """
 
+    owner: Owner
+
     def state(self) -> object: ...
+    def changed(self, since: object) -> tuple[list[Taught], list[int]] | None: ...
     def categories(self) -> list[Taught]: ...
     def find(self, name: str) -> Taught | None: ...
     def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]: ...
@@ -113,22 +122,74 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def open_store(place: str | Path | None, owner: Owner) -> Store:
-    """Open the store at a path or URL (`sqlite:///path`), or one in memory for `None` or `memory:`."""
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A store on a PostgreSQL server: a URL, whose `?schema=` names one of several. As text, no password."""
+
+    url: str = field(repr=False)
+
+    @property
+    def schema(self) -> str:
+        """Return the schema with the store's tables."""
+        query = parse_qsl(urlsplit(self.url).query, keep_blank_values=True)
+        return dict(query).get("schema", "recollect")
+
+    @property
+    def connection(self) -> str:
+        """Return the URL as PostgreSQL's own programs take it."""
+        parts = urlsplit(self.url)
+        query = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != "schema"]
+        return f"{parts.scheme}://{parts.netloc}{parts.path}?{urlencode(query, quote_via=quote)}"
+
+    def __str__(self) -> str:
+        parts = urlsplit(self.url)
+        user, at, host = parts.netloc.rpartition("@")
+        if "@" in parts.path + parts.query + parts.fragment:
+            return f"{parts.scheme}://…"  # a password with a slash; who knows which part is which
+        shown = [pair for pair in parse_qsl(parts.query) if pair[0] in _NOT_SECRET]
+        query = f"?{urlencode(shown, safe='/')}" if shown else ""
+        return f"{parts.scheme}://{user.partition(':')[0]}{at}{host}{parts.path}{query}"
+
+
+Place = Path | Server | None  # a file, a server, or memory
+
+
+def open_store(place: str | Place, owner: Owner) -> Store:
+    """Open the store at a path or URL (`sqlite:///path`, `postgresql://…`); `None` or `memory:` is memory."""
+    found = store_place(place)
+    if isinstance(found, Server):
+        from recollect.store.postgres import PostgresStore
+
+        return PostgresStore(found, owner)
     from recollect.store.sqlite import SqliteStore
 
-    return SqliteStore(store_path(place), owner)
+    return SqliteStore(found, owner)
 
 
-def store_path(place: str | Path | None) -> Path | None:
-    """Return the file of the store at a path or URL, or `None` for one in memory."""
+def store_place(place: str | Place) -> Place:
+    """Return where the store at a path or URL is: a file, a server, or `None` for memory."""
     if place is None or place == "memory:":
         return None
+    if isinstance(place, Server):
+        return place
     text = str(place)
     scheme, colon, rest = text.partition("://")
+    if colon and scheme in {"postgresql", "postgres"}:
+        server = Server(text)
+        if not 0 < len(server.schema) <= LONGEST_SCHEMA:
+            raise StoreError(f"{server}: the name of a schema has 1 to {LONGEST_SCHEMA} characters")
+        return server
     if colon and scheme != "sqlite":
-        raise StoreError(f"there is no store of the kind '{scheme}': a path or sqlite:///PATH is expected")
+        raise StoreError(
+            f"there is no store of the kind '{scheme}': a path, sqlite:///PATH or postgresql://HOST/DATABASE "
+            "is expected"
+        )
     return Path(rest.removeprefix("/") if colon else text)
+
+
+def no_store(place: object) -> StoreError:
+    """Return the error for a store that must be there and is not."""
+    return StoreError(f"there is no store at {place}: check --store, or teach something into it first")
 
 
 def tidy(name: str) -> str:

@@ -4,43 +4,20 @@ import logging
 import os
 import sqlite3
 import time
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from recollect.errors import StoreError, StoreFailure
-from recollect.store import (
-    LAST_ID,
-    SAME,
-    TERM_PARTS,
-    BaseChange,
-    Content,
-    Example,
-    Floats,
-    NewExample,
-    Owner,
-    Taught,
-    check_examples,
-    check_id,
-    fold,
-    is_same,
-    missing,
-    missing_from,
-    norm,
-    taken,
-)
+from recollect.store import ANY, Owner, norm
+from recollect.store.sql import SqlStore, checksum
 from recollect.system.forks import Lock
 
 FORMAT = 2  # 1 had no checksums, no changes of base categories and no norms
 _log = logging.getLogger(__name__)
 _APPLICATION = 0x52436C74  # marks an SQLite file as ours
 _WAIT_SECONDS = 30.0  # for other processes' transactions
-_AT_ONCE = 100  # categories whose terms are read together
 _ABOUT = "CREATE TABLE about (format INTEGER NOT NULL, fingerprint TEXT NOT NULL, width INTEGER NOT NULL)"
 _SCHEMA = (
     _ABOUT,
@@ -118,15 +95,10 @@ UNION ALL SELECT 'base', COUNT(*), SUM(checksum) FROM base
 UNION ALL SELECT name, seq, 0 FROM sqlite_sequence
 UNION ALL SELECT digest, 0, 0 FROM known ORDER BY 1, 2
 """
-_TAUGHT = "SELECT id, name, examples, revision, fold, checksum FROM categories"
-_EXAMPLES = """
-SELECT category, feature, term, thumbnail, id, added, norm, term_checksum, checksum FROM examples
-"""
-_ANY = Owner("", 0)  # whichever model a store belongs to
 _abandoned: list[sqlite3.Connection] = []  # by a fork; the child must not even close them
 
 
-class SqliteStore:
+class SqliteStore(SqlStore):
     """Taught categories in one file, or in memory; one transaction for each call.
 
     With SQLite's rollback journal, everything acknowledged is in the one file: with a write-ahead log, one
@@ -153,177 +125,6 @@ class SqliteStore:
         """
         with self._connected() as connection:
             return self._process, connection.execute("PRAGMA data_version").fetchone()
-
-    def categories(self) -> list[Taught]:
-        """Return the taught categories in the order of their ids."""
-        with self._transaction("DEFERRED") as connection:
-            return [self._category(row) for row in connection.execute(f"{_TAUGHT} ORDER BY id")]
-
-    def find(self, name: str) -> Taught | None:
-        """Return the category that has this name in any spelling that `fold` makes the same."""
-        found = self._rows(f"{_TAUGHT} WHERE fold = ?", fold(name))
-        return self._category(found[0]) if found else None
-
-    def terms(self, ids: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
-        """Yield the id of each category (default: of all) and the terms (examples, d) of its examples."""
-        if ids is None:
-            ids = [category.id for category in self.categories()]
-        for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
-            rows = self._rows(
-                "SELECT c.id, c.name, c.examples, e.term, e.id, e.term_checksum "  # noqa: S608
-                "FROM categories c LEFT JOIN examples e ON e.category = c.id "
-                f"WHERE c.id IN ({','.join('?' * len(some))}) ORDER BY c.id, e.id",
-                *some,
-            )
-            for (category, name, count), group in groupby(rows, lambda row: row[:3]):
-                found = [row for row in group if row[4] is not None]
-                for *_, term, id_, expected in found:
-                    self._check(f"example {id_}", expected, id_, category, term)
-                if len(found) != count:
-                    raise self._damaged(f"pictures of '{name}' are gone")
-                yield category, self._floats([row[3] for row in found], TERM_PARTS)
-
-    def examples(self, category: int) -> list[Example]:
-        """Return the examples of a category in the order of teaching."""
-        with self._transaction("DEFERRED", sealed=False) as connection:
-            found = connection.execute(f"{_TAUGHT} WHERE id = ?", (category,)).fetchone()
-            rows = connection.execute(f"{_EXAMPLES} WHERE category = ? ORDER BY id", (category,)).fetchall()
-        if found is None:
-            raise missing(f"category {category}")
-        taught = self._category(found)
-        if len(rows) != taught.examples:
-            raise self._damaged(f"pictures of '{taught.name}' are gone")
-        return [self._example(row) for row in rows]
-
-    def add(self, name: str, examples: Sequence[NewExample]) -> Taught:
-        """Add examples to the category called `name`, which is made where there is none."""
-        return self.add_all({name: examples})[0]
-
-    def add_all(self, new: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
-        """Add examples to several categories, by their names: to all of them or to none."""
-        for name, examples in new.items():
-            check_examples(name, examples, self.owner.width)
-        with self._transaction() as connection:
-            return [self._add(connection, name, examples) for name, examples in new.items()]
-
-    def remove(self, category: int) -> None:
-        """Remove a category with its examples."""
-        with self._transaction() as connection:
-            if connection.execute("DELETE FROM categories WHERE id = ?", (category,)).rowcount == 0:
-                raise missing(f"category {category}")
-
-    def remove_example(self, example: int) -> Taught:
-        """Remove an example; return its category, which is removed too if it has no other example."""
-        with self._transaction() as connection:
-            found = connection.execute("SELECT category FROM examples WHERE id = ?", (example,)).fetchone()
-            if found is None:
-                raise missing(f"example {example}")
-            connection.execute("DELETE FROM examples WHERE id = ?", (example,))
-            left = self._changed(connection, found[0], added=-1)
-            if not left.examples:
-                connection.execute("DELETE FROM categories WHERE id = ?", found)
-            return left
-
-    def rename(self, category: int, name: str) -> None:
-        """Give a category another name."""
-        with self._transaction() as connection:
-            if not self._rows("SELECT 1 FROM categories WHERE id = ?", category):
-                raise missing(f"category {category}")
-            other = self.find(name)
-            if other is not None and other.id != category:
-                raise taken(name, other.name)
-            self._check_shown(name)
-            connection.execute(
-                "UPDATE categories SET name = ?, fold = ? WHERE id = ?", (name, fold(name), category)
-            )
-            self._changed(connection, category)
-
-    def base_changes(self) -> dict[str, BaseChange]:
-        """Return what was changed about base categories, by their names in the model."""
-        rows = self._rows("SELECT * FROM base ORDER BY name")
-        for name, shown, folded, hidden, expected in rows:
-            self._check(f"base category {name!r}", expected, name, shown, folded, hidden)
-        return {name: BaseChange(shown, bool(hidden)) for name, shown, _, hidden, _ in rows}
-
-    def change_base(self, name: str, change: BaseChange) -> None:
-        """Change a base category, by its name in the model; `BaseChange()` makes it what it was."""
-        with self._transaction() as connection:
-            if change.shown is not None:
-                other = self.find(change.shown)
-                if other is not None and other.name != name:
-                    raise taken(change.shown, other.name)
-                self._check_shown(change.shown, but=name)
-            connection.execute("DELETE FROM base WHERE name = ?", (name,))
-            if change != BaseChange():
-                row = name, change.shown, change.shown and fold(change.shown), int(change.hidden)
-                connection.execute("INSERT INTO base VALUES (?, ?, ?, ?, ?)", (*row, _checksum(*row)))
-
-    def same(self, feature: Floats) -> list[tuple[int, int]]:
-        """Return the ids of categories and examples whose feature is that of the same picture."""
-        query = f"{_EXAMPLES} WHERE norm BETWEEN ? AND ? ORDER BY category, id"
-        rows = self._rows(query, norm(feature) * (1 - SAME), norm(feature) * (1 + SAME))
-        return [(row[0], row[4]) for row in rows if is_same(feature, self._example(row).feature)]
-
-    def content(self) -> Content:
-        """Return everything, as it is at one moment."""
-        with self._transaction("DEFERRED") as connection:
-            rows = connection.execute(f"{_EXAMPLES} ORDER BY category, id")
-            examples = {
-                category: [self._example(row) for row in some]
-                for category, some in groupby(rows, lambda r: r[0])
-            }
-            listed, base = self.categories(), self.base_changes()
-            last_category, last_example = (
-                _last_id(connection, table) for table in ("categories", "examples")
-            )
-        for taught in listed:
-            if len(examples.get(taught.id, ())) != taught.examples:
-                raise self._damaged(f"pictures of '{taught.name}' are gone")
-        categories = [(taught, examples[taught.id]) for taught in listed]
-        if sum(map(len, examples.values())) != sum(taught.examples for taught in listed):
-            raise self._damaged("pictures belong to no category")
-        return Content(categories, last_category, last_example, base)
-
-    def know(self, content: Content) -> None:
-        """Note that this content came from here: `fill` takes nothing of it."""
-        with self._transaction() as connection:
-            connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (content.digest(),))
-
-    def fill(self, content: Content, *, once: bool = True) -> dict[str, int]:
-        """Take over what another store held; return how many examples came to each category.
-
-        A store that never held anything takes all of it, ids included. Another one takes the examples that it
-        does not have. With `once`, what was taken over and forgotten since does not come back.
-        """
-        if not content or (once and self._knows(content)):
-            return {}
-        with self._transaction() as connection:
-            if once and self._knows(content):  # another process was faster
-                return {}
-            kept = self.content()
-            if kept:
-                new = missing_from(content, kept)
-                for name, examples in new.items():
-                    self._add(connection, name, examples)
-                changes = {name: one for name, one in content.base.items() if name not in kept.base}
-            else:
-                new = {taught.name: list(examples) for taught, examples in content.categories}
-                changes = dict(content.base)
-                for taught, given in content.categories:
-                    row = taught.id, taught.name, fold(taught.name), taught.revision, len(given)
-                    _insert(connection, "categories", [(*row, _checksum(*row))])
-                    _insert(connection, "examples", [_row(one, taught.id) for one in given])
-                connection.execute("DELETE FROM sqlite_sequence")
-                _insert(
-                    connection,
-                    "sqlite_sequence",
-                    [("categories", content.last_category), ("examples", content.last_example)],
-                )
-            for name, change in changes.items():
-                self.change_base(name, change)
-            self.know(content)
-        return {name: len(examples) for name, examples in new.items()}
 
     def close(self) -> None:
         """Close the file; the store cannot be used afterwards."""
@@ -372,7 +173,7 @@ class SqliteStore:
             kept = connection.execute("SELECT format, fingerprint, width FROM about").fetchone()
         if kept is None or kept[0] != FORMAT:
             raise self._other_version()
-        if self.owner == _ANY:
+        if self.owner == ANY:
             self.owner = Owner(*kept[1:])
         if kept[1:] != (self.owner.fingerprint, self.owner.width):
             raise StoreFailure(
@@ -382,7 +183,7 @@ class SqliteStore:
         self._leave_wal()
         if not self._shared and self._file:  # a copy
             self._connection.execute("PRAGMA query_only = ON")
-        with self._transaction("DEFERRED") as connection:
+        with self._transaction(write=False), self._connected() as connection:
             for table in ("categories", "base"):
                 if connection.execute(f"PRAGMA integrity_check({table})").fetchone() != ("ok",):
                     raise self._damaged("its index does not match what it holds")
@@ -392,7 +193,7 @@ class SqliteStore:
         with self._connected() as connection:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             (application,) = connection.execute("PRAGMA application_id").fetchone()
-            if application != _APPLICATION and (tables or self.owner == _ANY):
+            if application != _APPLICATION and (tables or self.owner == ANY):
                 raise StoreFailure(f"{self.path} is an SQLite file of another program: choose another store")
             if not tables:
                 self._create()
@@ -425,7 +226,7 @@ class SqliteStore:
             return file.read(20)[18:] == b"\2\2"
 
     def _create(self) -> None:
-        with self._transaction(sealed=False) as connection:
+        with self._transaction(sealed=False), self._connected() as connection:
             (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             if tables:  # another process was faster
                 return
@@ -440,14 +241,14 @@ class SqliteStore:
 
     def _upgrade(self) -> None:
         """Bring a file of the first format to this one."""
-        with self._transaction(sealed=False) as connection:
+        with self._transaction(sealed=False), self._connected() as connection:
             if self._schema() != sorted(_SCHEMA_1):  # another process was faster
                 return
             if connection.execute("SELECT format FROM about").fetchone() != (1,):
                 raise StoreFailure(
                     f"{self.path} was written by another version of recollect: use that version"
                 )
-            connection.create_function("checksum", -1, _checksum)
+            connection.create_function("checksum", -1, checksum)
             connection.create_function("norm", 1, lambda feature: norm(self._floats([feature])[0]))
             try:
                 for statement in _FROM_1:
@@ -472,31 +273,37 @@ class SqliteStore:
                         raise
                     time.sleep(0.01)
 
-    def _knows(self, content: Content) -> bool:
-        return bool(self._rows("SELECT 1 FROM known WHERE digest = ?", content.digest()))
-
-    def _check_shown(self, name: str, but: str = "") -> None:
-        """Refuse the name under which a base category is shown."""
-        for (shown,) in self._rows("SELECT shown FROM base WHERE fold = ? AND name <> ?", fold(name), but):
-            raise taken(name, shown)
-
     def _rows(self, query: str, *values: object) -> list[Any]:
         with self._connected() as connection:
             return connection.execute(query, values).fetchall()
 
+    def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            with self._connected() as connection:
+                connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 -- our own
+
+    def _last_id(self, table: str) -> int:
+        query = "SELECT CAST(MAX(seq) AS INTEGER) FROM sqlite_sequence WHERE name = ?"
+        found: int | None = self._rows(query, table)[0][0]
+        return found or 0
+
+    def _set_last_ids(self, category: int, example: int) -> None:
+        self._rows("DELETE FROM sqlite_sequence")
+        self._insert("sqlite_sequence", [("categories", category), ("examples", example)])
+
     @contextmanager
-    def _transaction(self, kind: str = "IMMEDIATE", *, sealed: bool = True) -> Iterator[sqlite3.Connection]:
-        """Give the connection inside a transaction: kept whole on disk at the end, or not at all."""
+    def _transaction(self, *, write: bool = True, sealed: bool = True) -> Iterator[None]:
         with self._connected() as connection:
             if connection.in_transaction:  # a part of a larger one
-                yield connection
+                yield
                 return
-            connection.execute(f"BEGIN {kind}")
+            connection.execute(f"BEGIN {'IMMEDIATE' if write else 'DEFERRED'}")
             try:
                 if sealed:
                     self._check_seal(connection)
-                yield connection
-                if kind == "IMMEDIATE":
+                yield
+                if write:
                     connection.execute(f"PRAGMA user_version = {_seal(connection)}")
                 connection.execute("COMMIT")
             except BaseException:
@@ -562,64 +369,6 @@ class SqliteStore:
         reason = next((text for start, text in reasons.items() if name.startswith(start)), str(error))
         return StoreFailure(f"the store {self.path}: {reason}")
 
-    def _example(self, row: Sequence[Any]) -> Example:
-        category, feature, term, thumbnail, id_, added, length, term_checksum, checksum = row
-        self._check(f"example {id_}", term_checksum, id_, category, term)
-        self._check(f"example {id_}", checksum, id_, category, added, length, feature, thumbnail)
-        if not isinstance(added, float) or not isinstance(thumbnail, bytes | None):
-            raise self._damaged(f"example {id_} has no time, or a thumbnail that is no picture")
-        return Example(self._floats([feature])[0], self._floats([term], TERM_PARTS)[0], thumbnail, id_, added)
-
-    def _category(self, row: Sequence[Any]) -> Taught:
-        id_, name, examples, revision, folded, expected = row
-        self._check(f"category {id_} ({name!r})", expected, id_, name, folded, revision, examples)
-        numbers = {type(examples), type(revision)} == {int} and 0 < id_ < LAST_ID and examples > 0
-        if not (isinstance(name, str) and numbers):
-            raise self._damaged("a name is no text, or a number is not one that was given")
-        return Taught(id_, name, examples, revision)
-
-    def _add(self, connection: sqlite3.Connection, name: str, examples: Sequence[NewExample]) -> Taught:
-        """Add examples to a category, which is made where there is none."""
-        found = self.find(name)
-        if found is not None and found.name != name:
-            raise taken(name, found.name)
-        self._check_shown(name, but=name)
-        category = _new_id(connection, "categories") if found is None else found.id
-        if found is None:
-            _insert(connection, "categories", [(category, name, fold(name), 0, 0, 0)])
-        first, now = _new_id(connection, "examples", len(examples)), time.time()
-        kept = [
-            Example(one.feature, one.term, one.thumbnail, first + place, now)
-            for place, one in enumerate(examples)
-        ]
-        _insert(connection, "examples", [_row(one, category) for one in kept])
-        return self._changed(connection, category, added=len(examples))
-
-    def _changed(self, connection: sqlite3.Connection, category: int, added: int = 0) -> Taught:
-        """Count a change of a category, and update its checksum."""
-        connection.execute(
-            "UPDATE categories SET revision = revision + 1, examples = examples + ? WHERE id = ?",
-            (added, category),
-        )
-        row = connection.execute(f"{_TAUGHT} WHERE id = ?", (category,)).fetchone()
-        id_, name, examples, revision, folded, _ = row
-        checksum = _checksum(id_, name, folded, revision, examples)
-        connection.execute("UPDATE categories SET checksum = ? WHERE id = ?", (checksum, category))
-        return Taught(id_, name, examples, revision)
-
-    def _check(self, what: str, expected: int, *values: object) -> None:
-        if _checksum(*values) != expected:
-            raise self._damaged(f"{what} does not match its checksum")
-
-    def _floats(self, contents: Sequence[bytes], parts: Sequence[int] = (1,)) -> Floats:
-        """Return arrays (n, d), or (n, 2d) where two parts are allowed, of the bytes that are kept."""
-        for width in (part * self.owner.width for part in parts):
-            if all(type(content) is bytes and len(content) == 4 * width for content in contents):
-                values = np.frombuffer(b"".join(contents), "<f4").reshape(len(contents), width)
-                if np.isfinite(values).all():
-                    return values.astype(np.float32, copy=False)
-        raise self._damaged(f"an example is not {self.owner.width} finite numbers")
-
     def _other_version(self) -> StoreFailure:
         return StoreFailure(f"{self.path} was written by another version of recollect: use that version")
 
@@ -658,7 +407,7 @@ def copy_store(old: Path, new: Path) -> tuple[int, int]:
     except sqlite3.Error as error:
         raise StoreError(f"{old} cannot be copied; is it a store of recollect? ({error})") from error
     try:
-        with closing(SqliteStore(new, _ANY)) as copied:
+        with closing(SqliteStore(new, ANY)) as copied:
             counts = [len(copied.examples(taught.id)) for taught in copied.categories()]
     except StoreError as error:
         raise StoreError(str(error).replace(str(new), str(old))) from error
@@ -675,47 +424,4 @@ def _is_empty(path: Path) -> bool:
 
 def _seal(connection: sqlite3.Connection) -> int:
     """Return a checksum of all that a file holds, from those of its rows; never 0."""
-    return _checksum(*connection.execute(_SEAL).fetchall()) & 0x7FFFFFFF or 1
-
-
-def _last_id(connection: sqlite3.Connection, table: str) -> int:
-    """Return the last id that was given."""
-    query = "SELECT CAST(MAX(seq) AS INTEGER) FROM sqlite_sequence WHERE name = ?"
-    (found,) = connection.execute(query, (table,)).fetchone()
-    return found or 0
-
-
-def _new_id(connection: sqlite3.Connection, table: str, count: int = 1) -> int:
-    """Return the first of some new ids, none of which was ever given."""
-    first = _last_id(connection, table) + 1
-    check_id(first + count - 1, "pictures" if table == "examples" else table)
-    return first
-
-
-def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
-    if rows:
-        marks = ", ".join("?" * len(rows[0]))
-        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 -- our own names
-
-
-def _row(one: Example, category: int) -> tuple[object, ...]:
-    """Return an example as its row in the file."""
-    feature, term, length = _bytes(one.feature), _bytes(one.term), norm(one.feature)
-    checksums = (
-        _checksum(one.id, category, term),
-        _checksum(one.id, category, one.added, length, feature, one.thumbnail),
-    )
-    return one.id, category, one.added, length, *checksums, term, feature, one.thumbnail
-
-
-def _checksum(*values: object) -> int:
-    """Return a checksum of values as SQLite keeps them."""
-    total = 0
-    for value in values:
-        content = value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
-        total = zlib.crc32(content, zlib.crc32(b"%d " % len(content), total))
-    return total
-
-
-def _bytes(values: Floats) -> bytes:
-    return values.astype("<f4", copy=False).tobytes()
+    return checksum(*connection.execute(_SEAL).fetchall()) & 0x7FFFFFFF or 1

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from recollect.errors import ConfigError
@@ -70,6 +71,18 @@ def give_back_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
     if trim is not None:
         trim(0)
+
+
+def mixed_precision(device: "torch.device") -> AbstractContextManager[object]:
+    """Let convolutions compute in bfloat16 on GPUs that can; the CPU computes as ever.
+
+    bfloat16 has the range of float32, so no gradient gets lost, and nothing has to be scaled.
+    """
+    import torch
+
+    if device.type == "cuda" and torch.cuda.is_bf16_supported():
+        return torch.autocast("cuda", torch.bfloat16)
+    return nullcontext()
 
 
 def find_device(name: str = "auto") -> "torch.device":

@@ -33,7 +33,7 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
     one = config.model_copy(update={"stage1": config.stage1.model_copy(update={"steps": 1})})
     stage = BaseClassification(copy.deepcopy(model), split, one)
     with closing(stage):
-        stage1_step = _seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
+        stage1_step = seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     # What is decoded on the fly may take all the time of a step to decode, and does so for a forward pass.
     picture = stage1_step * (1 if split.base_train.on_the_fly else _FORWARD_SHARE) / config.stage1.batch
     picture *= 2 if config.mirrored else 1
@@ -43,8 +43,11 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
     trial = copy.deepcopy(model)
     trial.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
     episodic = EpisodicTraining(trial, split, config, views.half())
-    stage2_step = _seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
+    stage2_step = seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     return Speed(stage1_step, stage2_step, picture)
+
+
+Measure = Callable[[Config, Model, Split], Speed]
 
 
 def judged_pictures(split: Split) -> int:
@@ -53,7 +56,7 @@ def judged_pictures(split: Split) -> int:
     return len(base) + (0 if novel is None else len(novel))
 
 
-def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
+def fit_to_minutes(config: Config, model: Model, split: Split, speed_of: Measure = measure) -> Config:
     """Return the configuration with as many steps as fit into `config.minutes`."""
     if config.minutes is None:
         return config
@@ -64,7 +67,7 @@ def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
     if config.stage1_from is not None:
         raise ConfigError("--minutes covers both stages: with stage1_from, set stage2.steps instead")
     seconds = 60 * config.minutes * _MARGIN
-    speed, judged = measure(config, model, split), judged_pictures(split)
+    speed, judged = speed_of(config, model, split), judged_pictures(split)
     stage2_steps = 0
     if config.learns_generator:
         stage2_steps = min(config.stage2.steps, int(_STAGE_TWO_SHARE * seconds / speed.stage2_step))
@@ -87,7 +90,8 @@ def fit_to_minutes(config: Config, model: Model, split: Split) -> Config:
     )
 
 
-def _seconds_each(take: Callable[[int], None], warm_up: int = 2, timed: int = 6) -> float:
+def seconds_each(take: Callable[[int], object], warm_up: int = 2, timed: int = 6) -> float:
+    """Return how long a step takes, once the first ones are done."""
     for step in range(warm_up):
         take(step)
     began = time.perf_counter()

@@ -17,6 +17,7 @@ from recollect.system.disk import replacing_file, require_regular
 
 State = dict[str, Tensor]
 _GROUPS = ("weights", "momentum", "best", "pending")
+_MOMENTUM = "momentum_buffer"
 
 
 class _About(BaseModel):
@@ -92,19 +93,23 @@ def _damaged(path: Path) -> ConfigError:
 
 
 def momentum_of(model: Model, optimizer: torch.optim.Optimizer) -> State:
-    """Return the optimiser's momentum by parameter name."""
+    """Return what the optimiser remembers by parameter name: SGD's momentum, or Adam's three as NAME:PART."""
     return {
-        name: optimizer.state[parameter]["momentum_buffer"]
+        name if part == _MOMENTUM else f"{name}:{part}": values
         for name, parameter in model.named_parameters()
-        if optimizer.state.get(parameter, {}).get("momentum_buffer") is not None
+        for part, values in optimizer.state.get(parameter, {}).items()
+        if values is not None
     }
 
 
 def restore_momentum(model: Model, optimizer: torch.optim.Optimizer, momentum: State) -> None:
-    """Put saved momentum back; a `ValueError` where it is not of this model."""
+    """Put back what the optimiser remembered; a `ValueError` where it is not of this model."""
     parameters = dict(model.named_parameters())
-    for name, values in momentum.items():
-        if name not in parameters or parameters[name].shape != values.shape:
+    for key, values in momentum.items():
+        name, _, part = key.partition(":")
+        shape = () if part == "step" else parameters[name].shape if name in parameters else None
+        if name not in parameters or values.shape != shape:
             raise ValueError(f"no parameter {name} has this momentum")
         parameter = parameters[name]
-        optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(values)
+        place = values.clone() if part == "step" else torch.empty_like(parameter).copy_(values)
+        optimizer.state[parameter][part or _MOMENTUM] = place

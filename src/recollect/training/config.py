@@ -19,6 +19,8 @@ from recollect.training.schedules import OneCycle, Steps
 
 Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
+# Sections that runs begun with an older version lack. At their defaults they change nothing in such a run.
+NEWER_SECTIONS = ("meta",)
 
 
 class SmallFirst(Value):
@@ -88,6 +90,21 @@ class EpisodicRecipe(Value):
     episodes: Positive = 8  # in a step
 
 
+class MetaRecipe(Value):
+    """What methods that learn to learn have of their own: MAML, Meta-LSTM, temporal convolutions.
+
+    Their outer optimiser is Adam; everything else is the recipe of episodes.
+    """
+
+    rate: Annotated[float, Field(gt=0)] | None = None  # Adam's, at its highest; default: the method's own
+    schedule: Literal["one-cycle", "constant"] = "one-cycle"
+    inner_steps: Positive | None = None  # of gradient descent on a support, in training; default: the same
+    test_steps: Positive | None = None  # of it on a new task; default: the same
+    inner_rate: Annotated[float, Field(gt=0)] = 0.01
+    learn_rates: bool = False  # MAML: the inner rate of every layer is learned, and so starts there
+    first_order: Annotated[float, Field(ge=0, le=1)] = 0  # MAML: share of the run that is of first order
+
+
 class Config(Value):
     """Everything that determines the trained weights."""
 
@@ -117,6 +134,7 @@ class Config(Value):
     stage1: StageOne = StageOne()
     stage2: StageTwo = StageTwo()
     episodic: EpisodicRecipe = EpisodicRecipe()
+    meta: MetaRecipe = MetaRecipe()
 
     @property
     def frozen(self) -> bool:
@@ -155,10 +173,15 @@ def preset_names() -> list[str]:
     return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
-def default_preset(data: str, extractor: str = "", *, finetune: bool = False) -> str | None:
-    """Return the recipe for a pretrained extractor, or for a data set."""
+def default_preset(
+    data: str, extractor: str = "", *, finetune: bool = False, method: str = PAPER
+) -> str | None:
+    """Return the recipe for a pretrained extractor, for a method on a data set, or for a data set."""
     if is_pretrained(extractor):
         return "finetune" if finetune else "pretrained"
+    of_method = f"{data.partition(':')[0]}-{method}"
+    if of_method in preset_names():
+        return of_method
     recipes = {
         "glyphs": "demo",
         "cifar-fs": "cifar-fs-c64f-quick",

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from recollect.errors import ConfigError, Diverged, Stopped
 from recollect.model.model import Model
+from recollect.system import workers
 from recollect.system.progress import bar
 from recollect.training.checkpoints import (
     Checkpoint,
@@ -44,6 +45,7 @@ class Stage(ABC):
     title: str
     select: str  # the validation figure by which a model is kept
     judged: bool = False  # whether a model had been selected when the stage was stopped
+    slower: str = ""  # the setting that lowers the learning rate; default: the stage's schedule
 
     def __init__(self, model: Model, recipe: StageOne | StageTwo, config: Config) -> None:
         if recipe.steps is None:
@@ -57,6 +59,12 @@ class Stage(ABC):
     @abstractmethod
     def learned(self) -> list[nn.Parameter]:
         """Return the parameters that this stage learns."""
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return what moves the learned parameters, at a rate that is set before every step."""
+        recipe = self.recipe
+        muon = recipe.muon if isinstance(recipe, StageOne) else 0.0
+        return Descent(self.learned(), momentum=recipe.momentum, weight_decay=recipe.weight_decay, muon=muon)
 
     @abstractmethod
     def loss(self, step: int) -> tuple[Tensor, Tensor]:
@@ -76,12 +84,7 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
     Returns the seconds that the stage took, those before an interruption included.
     """
     model, recipe = stage.model, stage.recipe
-    optimizer = Descent(
-        stage.learned(),
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        muon=recipe.muon if isinstance(recipe, StageOne) else 0.0,
-    )
+    optimizer = stage.optimizer()
     path = folder.checkpoint(stage.number)
     state = _restore(path, stage, optimizer) if path.exists() else Checkpoint()
     folder.forget_after(stage.number, state.step)
@@ -103,7 +106,7 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
             if state.step % judged_every == 0 or finished:
                 _require_finite(stage, state.step, loss)
                 _select(stage, state, folder)
-            asked = stop is not None and stop.is_set()
+            asked = workers.any_of(stop is not None and stop.is_set(), loss.device)
             if asked or time.monotonic() - saved >= stage.checkpoint_seconds:
                 _require_finite(stage, state.step, loss)
                 state.weights, state.momentum = model.state_dict(), momentum_of(model, optimizer)
@@ -155,7 +158,7 @@ def _require_finite(stage: Stage, step: int, loss: Tensor) -> None:
     if not (loss.isfinite().all() and all(weight.isfinite().all() for weight in weights)):
         raise Diverged(
             f"stage {stage.number} diverged by step {step}: lower the learning rate, for example with "
-            f"--set stage{stage.number}.schedule.peak=0.02"
+            f"--set {stage.slower or f'stage{stage.number}.schedule.peak=0.02'}"
         )
 
 
@@ -188,6 +191,7 @@ def _take_step(
     loss, share = stage.loss(step)
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
+    loss, share = workers.mean_of(loss, share)
     return loss.detach(), share.detach()
 
 

@@ -1,4 +1,4 @@
-"""The optimiser: SGD as the authors have it, or Muon for the convolutions and SGD for the rest.
+"""The optimisers: SGD as the authors have it, or Muon for the convolutions and SGD for the rest; Adam.
 
 Muon (Jordan et al., 2024) replaces the momentum of a weight matrix by the nearest orthogonal matrix, so that
 every direction of it moves equally far. A batch norm undoes the length of the convolution before it; the
@@ -42,6 +42,26 @@ class Descent(torch.optim.SGD):
         # Filters of unit length on average, as many as there are.
         parameter.mul_(len(parameter) ** 0.5 / parameter.norm().clamp_min(1e-12))
         parameter.sub_(orthogonal((gradient + momentum * buffer).flatten(1)).view_as(parameter), alpha=rate)
+
+
+class ClippedAdam(torch.optim.Adam):
+    """Adam on gradients that are clipped first: each to ±`value`, or all together to the norm `norm`."""
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, value: float | None = None, norm: float | None = None
+    ) -> None:
+        super().__init__(parameters, lr=0.0)
+        self.value, self.norm = value, norm
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Take one step along the clipped gradients."""
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        if self.value is not None:
+            nn.utils.clip_grad_value_(parameters, self.value)
+        if self.norm is not None:
+            nn.utils.clip_grad_norm_(parameters, self.norm)
+        super().step()
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from recollect.errors import ConfigError
 from recollect.model.spec import ModelSpec, is_own_code
 from recollect.modelfile import FILE_NAME, TrainedOn, read_header
 from recollect.system.disk import clear_write_errors, read_kept, remove_file, replacing_file, write_text
-from recollect.training.config import Config, differences
+from recollect.training.config import NEWER_SECTIONS, Config, differences
 
 STAGE_ONE_MODEL = "stage1.safetensors"
 
@@ -102,7 +102,9 @@ class RunFolder:
                 f"the extractor of {self.path} is your own code, never loaded from a file: name it again, "
                 f"with --extractor {config.extractor}"
             )
-        if words != config.model_dump(mode="json"):  # else today's defaults would fill the gaps
+        said = config.model_dump(mode="json")
+        newer = {name: said[name] for name in NEWER_SECTIONS if name not in words}
+        if {**words, **newer} != said:  # else today's defaults would fill the gaps
             raise self._foreign()
         return config
 

@@ -1,15 +1,17 @@
 """Model selection: validation during training, so that the best model is kept."""
 
 from dataclasses import replace
+from functools import partial
 
 from recollect.data.splits import Split
 from recollect.data.tasks import TaskShape, task_sampler
-from recollect.evaluation.evaluate import ScoringFunction, model_figures
-from recollect.features import FeatureSet, extract
+from recollect.evaluation.evaluate import Scorer, ScoringFunction, model_figures
+from recollect.features import FeatureSet
 from recollect.model.model import Model
 from recollect.training.config import Config
 
 HeldOut = tuple[FeatureSet | None, FeatureSet]  # of novel and of base pictures
+WAYS = 5  # of the tasks, where a method can answer as many
 SUPPORT = 10  # training pictures of each category that serve as support in some tasks
 
 
@@ -21,7 +23,7 @@ class Judgement:
     The generator has seen those, which makes these tasks a little easier than a user's.
     """
 
-    def __init__(self, split: Split, shots: tuple[int, ...], config: Config) -> None:
+    def __init__(self, split: Split, shots: tuple[int, ...], config: Config, ways: int = WAYS) -> None:
         self.novel_images, self.base_images = split.evaluated("val")
         self.tasks = config.select_tasks
         self.support = None
@@ -29,15 +31,16 @@ class Judgement:
             whole = config.generator == "ridge"  # which leaves out all that it saw of a hidden category
             self.support = split.base_train if whole else split.base_train.first(SUPPORT)
         sampler = task_sampler(self.base_images, self.novel_images, self.support)
-        self.shapes = [sampler.fit(TaskShape(5, count, split.queries)) for count in shots]
+        self.shapes = [sampler.fit(TaskShape(ways, count, split.queries)) for count in shots]
         for shape in self.shapes:
             sampler.check(shape)
 
-    def features(self, model: Model) -> HeldOut:
-        """Return the features of the pictures that tasks are drawn from."""
-        novel = None if self.novel_images is None else extract(model, self.novel_images)
-        base = extract(model, self.base_images)
-        return novel, base if self.support is None else replace(base, support=extract(model, self.support))
+    def features(self, model: Model, by: Scorer | None = None) -> HeldOut:
+        """Return what a method (default: the paper's) sees of the pictures that tasks are drawn from."""
+        see = partial((by or Scorer()).see, model, keep=False)
+        novel = None if self.novel_images is None else see(self.novel_images)
+        base = see(self.base_images)
+        return novel, base if self.support is None else replace(base, support=see(self.support))
 
     def figures(
         self, model: Model, novel: FeatureSet | None, base: FeatureSet, score: ScoringFunction | None = None

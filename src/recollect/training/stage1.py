@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from recollect.data.arrays import Pixels
 from recollect.data.augment import Augmentation, shrink
@@ -16,6 +17,7 @@ from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
 from recollect.model.model import Model
+from recollect.system import machine, workers
 from recollect.training.config import Config, SmallFirst, StageOne
 from recollect.training.loop import Stage
 from recollect.training.selection import Judgement
@@ -39,7 +41,11 @@ class BaseClassification(Stage):
         self.augmentation = augmentation(split, config.stage1)
         self.small = small_pictures(model, config.stage1)
         self.judgement = Judgement(split, (1,), config)
-        self._pictures = PicturesByStep(self.images, self.batches.__getitem__)
+        self.part = workers.share_of(self.batches.batch)
+        self._pictures = PicturesByStep(self.images, lambda step: self.batches[step][self.part])
+        self._scores: nn.Module = _Scores(self)
+        if workers.count() > 1:
+            self._scores = DistributedDataParallel(self._scores)
 
     def learned(self) -> list[nn.Parameter]:
         """Return θ, W_base and τ."""
@@ -48,22 +54,31 @@ class BaseClassification(Stage):
     def loss(self, step: int) -> tuple[Tensor, Tensor]:
         """Classify one batch."""
         rows, taken = self._pictures[step]
-        device = self.model.mean.device
-        pixels = self.augmentation(torch.from_numpy(taken), torch.default_generator)
+        device, batch = self.model.mean.device, self.batches.batch
+        draw = torch.default_generator
+        pixels = self.augmentation(torch.from_numpy(taken), draw, self.part, batch)
+        if workers.rank():  # dropout has other masks in every process
+            torch.manual_seed(draw.initial_seed() + workers.rank())
         targets = torch.from_numpy(self.images.labels[rows]).to(device)
         self.model.train()
-        scores = self.model.classifier(self._features(pixels, step))
-        return F.cross_entropy(scores, targets), (scores.argmax(1) == targets).float().mean()
+        with workers.common_statistics(self.model.extractor):
+            scores = self._scores(pixels, step)
+        # The means of these over the processes are those over the batch, of which each has about a part.
+        weight = len(rows) * workers.count() / batch
+        right = (scores.argmax(1) == targets).float().mean()
+        return F.cross_entropy(scores, targets) * weight, right * weight
 
-    def _features(self, pixels: Tensor, step: int) -> Tensor:
+    def features(self, pixels: Tensor, step: int) -> Tensor:
         """Return the features of a batch; W_base stays the same when pictures become larger."""
-        device, small = self.model.mean.device, self.small
-        if small is None or step >= small.until * self.steps:
-            return self.model.embed(pixels.to(device))
-        extractor = self.model.extractor
-        return self.model.embed(
-            shrink(pixels, small.size).to(device), lambda x: extractor.stretch(extractor(x), self.images.size)
-        )
+        device, exact, small = self.model.mean.device, self.model.mean.dtype, self.small
+        with machine.mixed_precision(device):
+            if small is None or step >= small.until * self.steps:
+                return self.model.embed(pixels.to(device)).to(exact)
+            extractor = self.model.extractor
+            return self.model.embed(
+                shrink(pixels, small.size).to(device),
+                lambda x: extractor.stretch(extractor(x), self.images.size),
+            ).to(exact)
 
     def close(self) -> None:
         """End the threads that decode ahead, where there are any."""
@@ -78,6 +93,19 @@ class BaseClassification(Stage):
         """Return validation figures at 1 shot with plain means."""
         novel, base = self.judgement.features(self.model)
         return self.judgement.figures(self.model, novel, base)
+
+
+class _Scores(nn.Module):
+    """From the pixels of a batch to its scores: what the processes of a training share the gradients of."""
+
+    def __init__(self, stage: BaseClassification) -> None:
+        super().__init__()
+        self.extractor, self.classifier = stage.model.extractor, stage.model.classifier
+        self._features = stage.features
+
+    def forward(self, pixels: Tensor, step: int) -> Tensor:
+        scores: Tensor = self.classifier(self._features(pixels, step))
+        return scores
 
 
 def augmentation(split: Split, recipe: StageOne) -> Augmentation:

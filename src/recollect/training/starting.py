@@ -8,7 +8,7 @@ from recollect.errors import ConfigError
 from recollect.model.extractors import build_extractor, published_input
 from recollect.model.extractors.onnx import onnx_extractor, onnx_input
 from recollect.model.extractors.own import own_extractor
-from recollect.model.model import Model
+from recollect.model.model import Learner, Model
 from recollect.model.spec import ModelSpec, Preprocessing, is_onnx, is_own_code
 from recollect.pretrained import PUBLISHED, extractor_weights, is_pretrained
 from recollect.training.config import Config
@@ -55,13 +55,13 @@ def require_extractor(config: Config) -> int | None:
     return config.size if config.data == "glyphs" else size
 
 
-def starting_model(spec: ModelSpec) -> Model:
-    """Build a model with its extractor's pretrained weights, if it has any."""
+def starting_model(spec: ModelSpec, learner: Learner | None = None) -> Model:
+    """Build a model with its extractor's pretrained weights, if it has any, and a method's own `learner`."""
     if is_own_code(spec.extractor):
-        return Model(spec, own_extractor(spec.extractor, spec.preprocessing.size))
+        return Model(spec, own_extractor(spec.extractor, spec.preprocessing.size), learner)
     if is_onnx(spec.extractor):
-        return Model(spec, onnx_extractor(spec.extractor, spec.preprocessing.size))
-    model = Model(spec)
+        return Model(spec, onnx_extractor(spec.extractor, spec.preprocessing.size), learner)
+    model = Model(spec, learner=learner)
     if spec.extractor in PUBLISHED:
         weights = extractor_weights(spec.extractor)
         model.extractor.load_state_dict({name: torch.from_numpy(values) for name, values in weights.items()})

@@ -3,9 +3,11 @@
 import logging
 import os
 import platform
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,14 @@ from recollect.data.splits import Split, inline_split
 from recollect.errors import ConfigError, Stopped, one_line
 from recollect.evaluation.evaluate import model_scores
 from recollect.features import extract
-from recollect.model.model import Model
-from recollect.model.spec import Calibration, ModelSpec
+from recollect.model.model import Learner, Model
+from recollect.model.spec import Calibration, LearnerSpec, ModelSpec
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
 from recollect.pretrained import is_pretrained, licence_of
-from recollect.system import machine
+from recollect.system import machine, workers
 from recollect.system.disk import locked, remove_file
 from recollect.system.progress import say
-from recollect.training.budget import fit_to_minutes
+from recollect.training.budget import Measure, fit_to_minutes, measure
 from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
@@ -60,10 +62,25 @@ def learn_both_stages(config: Config, split: Split, folder: RunFolder, stop: thr
         learn_in_closed_form(config, split, folder, stop)
         return
     frozen = views_of_frozen(config, split, stop)
+    if frozen:
+        workers.part()
     model = learn_stage_one(config, split, folder, stop, frozen)
     machine.give_back_freed_memory()
     views, held_out = (frozen.views, frozen.held_out) if frozen else (None, None)
+    if workers.count() > 1 and config.learns_generator:
+        views = shared_views(model, split, config, stop)
+    workers.part()
     learn_stage_two(model, config, split, folder, stop, views, held_out)
+
+
+def help_to_learn(config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
+    """Do the part of `learn_both_stages` that several processes share, in one that is not the first."""
+    if config.closed_form:
+        features_of(new_model(config, split), split, stop)
+    elif views_of_frozen(config, split, stop) is None:
+        model = learn_stage_one(config, split, folder, stop)
+        if config.learns_generator:
+            shared_views(model, split, config, stop)
 
 
 def learn_in_closed_form(
@@ -72,7 +89,9 @@ def learn_in_closed_form(
     """Solve everything in closed form; a run that is stopped starts again from the beginning."""
     began = time.monotonic()
     model = new_model(config, split)
-    learned, held_out = solve_on_training_pictures(model, *features_of(model, split, stop))
+    features = features_of(model, split, stop)
+    workers.part()
+    learned, held_out = solve_on_training_pictures(model, *features)
     calibration = _calibrate(model, config, split, held_out)
     told = config.model_copy(update={"select_tasks": min(_TOLD_TASKS, config.select_tasks)})
     score = with_bias(model_scores(model, *held_out), calibration)  # as `predict` answers
@@ -105,15 +124,73 @@ def train(
     resume: bool = False,
     learn: Learn = learn_both_stages,
     check: Check | None = None,
+    speed_of: Measure = measure,
 ) -> int:
     """Train both stages in the folder `out`, or resume the run there; return how many pictures were held out.
 
     Methods that the paper's model is compared with pass their own `learn`, and a `check` that refuses what
-    they cannot learn from before anything is written.
+    they cannot learn from before anything is written; `speed_of` is for --minutes.
 
     Raises `Stopped` when the run was asked to stop; once stage 1 has begun, `out` then holds a usable model
     (in closed form there is no stage 1, and none).
+
+    Of several processes that `torchrun` started, the first does everything, and the others help it with stage
+    1 and with the extraction of features.
     """
+    if workers.started_together() and config.method != PAPER:
+        raise ConfigError(f"the method '{config.method}' trains in one process: start it without torchrun")
+    if not workers.is_first():
+        with workers.joined(config.device):
+            _help(config)
+        return 0
+    with ExitStack() as stack:
+        called: list[Path | None] = []
+
+        def call(folder: Path | None) -> None:
+            """Join the others, which wait: not before the speed of this process alone is measured."""
+            called.append(folder)
+            stack.enter_context(workers.joined(config.device))
+            workers.call_helpers(folder)
+
+        try:
+            return _train(config, out, learn, check, speed_of, call, resume=resume)
+        finally:
+            if not called:
+                call(None)
+
+
+def _help(config: Config) -> None:
+    """Help the first process, in a folder that goes when the work is done."""
+    with tempfile.TemporaryDirectory() as scratch:
+        if not workers.await_call(Path(scratch)):
+            return
+        folder = RunFolder(Path(scratch))
+        config = folder.config(config.extractor)
+        machine.prepare(config.threads)
+        with stop_on_signals() as stop:
+            help_to_learn(config, _pictures(config), folder, stop)
+
+
+def _pictures(config: Config) -> Split:
+    return load_data(
+        config.data,
+        size=require_extractor(config),
+        split=config.split,
+        skip_bad=config.skip_bad,
+        cache_gb=config.cache_gb,
+    )
+
+
+def _train(
+    config: Config,
+    out: Path,
+    learn: Learn,
+    check: Check | None,
+    speed_of: Measure,
+    call: Callable[[Path | None], None],
+    *,
+    resume: bool,
+) -> int:
     folder = RunFolder(out)
     if resume:
         begun = folder.require_same(config)
@@ -127,15 +204,9 @@ def train(
         folder.require_new()
         _require_apart(config.data, out)
     machine.find_device(config.device)  # fail before pictures are decoded
-    split = load_data(
-        config.data,
-        size=require_extractor(config),
-        split=config.split,
-        skip_bad=config.skip_bad,
-        cache_gb=config.cache_gb,
-    )
+    split = _pictures(config)
     if not resume:
-        config = resolve(config, split)
+        config = resolve(config, split, speed_of)
         if check is not None:
             check(config, split)
     else:
@@ -153,6 +224,7 @@ def train(
                 draw_curves(folder)
             return held_out
         with stop_on_signals() as stop:
+            call(out)
             learn(config, split, folder, stop)
     return held_out
 
@@ -167,7 +239,7 @@ def _require_apart(data: str, out: Path) -> None:
                 raise ConfigError(f"--out {out} lies among the pictures of {place}: choose another folder")
 
 
-def resolve(config: Config, split: Split) -> Config:
+def resolve(config: Config, split: Split, speed_of: Measure = measure) -> Config:
     """Return the configuration with everything resolved: threads, device, steps."""
     config = config.model_copy(
         update={
@@ -192,11 +264,13 @@ def resolve(config: Config, split: Split) -> Config:
         RunFolder(Path(config.stage1_from)).require_stage_one(
             model.spec, _trained_on(config), finetune=config.finetune
         )
-    return fit_to_minutes(config, model, split)
+    return fit_to_minutes(config, model, split, speed_of)
 
 
-def new_model(config: Config, split: Split) -> Model:
-    """Return an untrained model with plain means for a generator."""
+def new_model(
+    config: Config, split: Split, made_for: LearnerSpec | None = None, learner: Learner | None = None
+) -> Model:
+    """Return an untrained model with plain means for a generator, and with a method's own `learner`."""
     torch.manual_seed(step_seed(config.seed, 0, 0))
     spec = ModelSpec(
         extractor=config.extractor,
@@ -207,8 +281,9 @@ def new_model(config: Config, split: Split) -> Model:
         categories=split.categories,
         centred=is_pretrained(config.extractor),
         mirrored=config.mirrored,
+        learner=made_for,
     )
-    return starting_model(spec).to(config.device)
+    return starting_model(spec, learner).to(config.device)
 
 
 def learn_stage_one(

@@ -11,7 +11,7 @@ let settling = null;
 export function listen(fix) {
   list.addEventListener("click", (event) => {
     const row = event.target.closest(".fix")?.closest("li");
-    if (row) fix(row.dataset.category);
+    if (row && event.detail < 2) fix(row.dataset.category); // the second click would be on another answer
   });
 }
 

@@ -23,6 +23,8 @@ let info = { drawn: false, side: 224, pictures: 128 };
 let mode = "picture";
 let view = null; // the picture that the answers are about
 let paused = false;
+let looking = false; // through the camera
+let teaching = false;
 let asked = 0; // the number of the last question, so that late answers to others are not shown
 
 async function begin() {
@@ -61,7 +63,6 @@ async function begin() {
     drawn();
   });
   await refresh();
-  live();
 }
 
 /** Learn what the backend is and knows. */
@@ -137,7 +138,8 @@ async function submit() {
 
 /** Teach, and ask about the last of the pictures again; returns whether it was taught. */
 async function teach(name, pictures) {
-  $("teach-button").disabled = true;
+  if (teaching) return false;
+  teaching = true;
   document.body.classList.add("teaching");
   try {
     const thumbnails = $("thumbnails").checked;
@@ -155,7 +157,7 @@ async function teach(name, pictures) {
     toast(failure.message, { kind: "failed" });
     return false;
   } finally {
-    $("teach-button").disabled = false;
+    teaching = false;
     document.body.classList.remove("teaching");
   }
 }
@@ -221,6 +223,7 @@ async function turnOn(how) {
   pause(false);
   try {
     await how();
+    live();
     $("turn").hidden = !(await camera.hasOther());
   } catch (error) {
     $("video").hidden = true;
@@ -232,20 +235,23 @@ async function turnOn(how) {
   describe();
 }
 
-/** Look through the camera, again and again. */
+/** Look through the camera, again and again, as long as it is on. */
 async function live() {
-  for (;;) {
+  if (looking) return;
+  looking = true;
+  while (camera.isOn()) {
     const began = performance.now();
-    if (mode === "camera" && camera.isOn() && !paused && !document.hidden && !isAway() && categories.canAnswer()) {
+    if (!paused && !document.hidden && !isAway() && categories.canAnswer()) {
       try {
         const frame = await camera.frame(side());
-        if (mode === "camera" && !paused && frame) await ask(frame, { live: true });
+        if (camera.isOn() && !paused && frame) await ask(frame, { live: true });
       } catch {
         await wait(1); // the answers say why
       }
     }
     await wait(Math.max(OFTEN - (performance.now() - began) / 1000, 0.01));
   }
+  looking = false;
 }
 
 async function pause(wanted) {

@@ -201,17 +201,26 @@ class Row {
     await change(async () => {
       const kept = await attempt(() => backend.forget(name));
       await load();
-      const undo = () =>
-        change(async () => {
-          await attempt(() => backend.upload(kept));
-          await load();
-          toast(`“${name}” is back.`);
-          rows.get(find(name)?.id)?.head.focus();
-        });
-      const box = toast(`“${name}” is forgotten.`, { label: "Undo", action: undo });
-      box.querySelector("button").focus(); // the button that was pressed is gone
+      offerUndo(name, kept, `“${name}” is forgotten.`);
     });
   }
+}
+
+/** Offer to bring back what was forgotten, and again if that fails. */
+function offerUndo(name, kept, words, kind) {
+  const undo = async () => {
+    try {
+      await attempt(() => backend.upload(kept));
+    } catch (failure) {
+      offerUndo(name, kept, failure.message, "failed");
+      return;
+    }
+    await change(load);
+    toast(`“${name}” is back.`);
+    rows.get(find(name)?.id)?.head.focus();
+  };
+  const box = toast(words, { label: "Undo", action: undo, kind });
+  box.querySelector("button").focus(); // the button that was pressed is gone
 }
 
 const rowOf = new WeakMap();

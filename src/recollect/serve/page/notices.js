@@ -2,7 +2,8 @@
 
 import { $, element } from "./dom.js";
 
-const SHOWN = 10_000; // milliseconds
+const SHOWN = 5_000; // milliseconds
+const LONGER = 10_000; // what went wrong, and what can be undone
 let spokenLast = "";
 
 export function banner(words) {
@@ -27,7 +28,7 @@ export function toast(words, { kind = "done", label, action } = {}) {
     clearTimeout(timer);
     box.remove();
   };
-  const start = () => (timer = setTimeout(close, SHOWN));
+  const start = () => (timer = setTimeout(close, action || kind === "failed" ? LONGER : SHOWN));
   const stop = () => clearTimeout(timer);
   if (action) {
     const button = element("button", { type: "button", className: "plain", textContent: label });

@@ -4,10 +4,10 @@
  * Another backend exports an object `backend` with the same methods. All of them return promises and reject
  * with a Failure (see failure.js). Pictures are Blobs, or Files with a name.
  *
- *   info()                        { drawn, saysUnknown, needsToken, side, pictures }
- *                                 drawn: characters, for which there is a canvas; saysUnknown: whether it can
- *                                 answer "unknown"; needsToken: changes need `unlock` first; side: pixels that
- *                                 suffice for the short side of a picture; pictures: at most so many in `teach`
+ *   info()                        { drawn, needsToken, side, pictures }
+ *                                 drawn: characters, for which there is a canvas; needsToken: changes need
+ *                                 `unlock` first; side: pixels that suffice for the short side of a picture;
+ *                                 pictures: at most so many in `teach`
  *   ready()                       resolves when the backend can answer
  *   unlock(token)                 whether the token is right; it is used from now on
  *   predict(picture, { top })     [{ category, probability, origin }], the best first;
@@ -81,7 +81,6 @@ export const backend = {
     const model = await json("GET", "v1/model");
     return {
       drawn: model.drawn,
-      saysUnknown: model.says_unknown,
       needsToken: model.needs_token && !token.get(),
       side: model.input.short_side ?? model.input.size,
       pictures: model.pictures,

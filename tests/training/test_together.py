@@ -1,0 +1,78 @@
+"""Training in several processes: the same as in one, up to the order of summation."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import together
+import torch
+
+from recollect.errors import ConfigError
+from recollect.system import machine, workers
+from recollect.training.config import make_config
+from recollect.training.train import train
+
+SETTINGS = (
+    "exact=yes",
+    "compared=4",
+    "stage1.batch=63",
+    "stage1.muon=0.1",
+    "stage1.small.size=16",
+    "stage1.small.until=0.5",
+)
+
+
+def torchrun(*words, processes=2, restarts=0):
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [*run, "--max-restarts", str(restarts), *map(str, words)]
+
+
+def test_two_processes_learn_and_extract_what_one_does(tmp_path):
+    """In double precision, where rounding does not grow: one loss curve, one set of weights and features."""
+    script = Path(__file__).with_name("together.py")
+    both = subprocess.Popen(
+        torchrun(script, tmp_path, *SETTINGS), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    together.main(str(tmp_path), *SETTINGS)
+    said = both.communicate(timeout=120)[0].decode()
+    assert both.returncode == 0, said
+    alone, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("0-of-1", "0-of-2", "1-of-2"))
+    assert alone["share"] == 63
+    assert first["share"] + second["share"] == 63
+    assert abs(first["share"] - second["share"]) == 1
+    torch.testing.assert_close(first["losses"].double(), alone["losses"].double(), rtol=1e-6, atol=1e-6)
+    for name, weight in alone["weights"].items():
+        assert torch.equal(first["weights"][name], second["weights"][name]), name
+        torch.testing.assert_close(first["weights"][name], weight, rtol=1e-9, atol=1e-9)
+    for name in ("features", "views"):
+        assert torch.equal(first[name], second[name])
+        torch.testing.assert_close(first[name], alone[name], rtol=1e-3, atol=1e-3)
+    assert len(alone["features"].unique(dim=0)) == 42
+
+
+def test_one_process_is_a_team_of_one():
+    values = torch.randn(3)
+    assert workers.count() == 1
+    assert workers.is_first()
+    assert not workers.restarted()
+    assert workers.share_of(63) == slice(0, 63)
+    assert workers.put_together(values) is values
+    assert workers.any_of(True, torch.device("cpu"))
+
+
+def test_other_methods_refuse_to_train_in_several_processes(monkeypatch, tmp_path):
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+    config = make_config({}, {"data": "glyphs", "method": "imprinting"}, {})
+    with pytest.raises(ConfigError, match="trains in one process: start it without torchrun"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_mixed_precision_is_for_gpus_that_have_it(monkeypatch):
+    with machine.mixed_precision(torch.device("cpu")):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    used = machine.mixed_precision(torch.device("cuda"))
+    assert (used.device, used.fast_dtype) == ("cuda", torch.bfloat16)
