@@ -5,12 +5,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, memory, meta, page, recogniser, service
+from benchmarks import learning, memory, meta, onnx, page, recogniser, service
 
 learning.main()
 meta.main()
 recogniser.main()
 service.main()
+onnx.main()
 if shutil.which("chromium"):
     page.main()
 else:
