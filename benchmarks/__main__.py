@@ -5,13 +5,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, lowshot, memory, meta, page, recogniser, service
+from benchmarks import learning, lowshot, memory, meta, onnx, page, recogniser, service
 
 learning.main()
 meta.main()
 recogniser.main()
 service.main()
 lowshot.main()
+onnx.main()
 if shutil.which("chromium"):
     page.main()
 else:

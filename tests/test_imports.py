@@ -24,7 +24,7 @@ ALLOWED = {
     "presets": set(),
     "images": {"errors"},
     "store": {"errors", "system"},
-    "model": {"errors"},
+    "model": {"errors", "system"},
     "pretrained": {"errors", "system", "model"},
     "modelfile": {"errors", "system", "model", "pretrained"},
     "data": {"errors", "system", "images", "model"},
@@ -38,7 +38,8 @@ ALLOWED = {
     "estimator": {"errors", "model", "training", "recognition"},
     "client": {"errors", "images", "recognition"},
     "serve": RECOGNITION,
-    "commands": TRAINING | RECOGNITION | {"methods", "reproduce", "client", "serve"},
+    "export": RECOGNITION | {"serve"},
+    "commands": TRAINING | RECOGNITION | {"methods", "reproduce", "client", "serve", "export"},
     "__init__": {"errors", "recognition", "estimator", "client"},
     "cli": TRAINING | RECOGNITION | {"methods", "reproduce", "commands", "serve", "__init__"},
 }

@@ -265,3 +265,16 @@ def test_the_speed_of_the_page_is_as_measured():
     assert teach["median_ms"] < 300
     assert teach["requests"] == 2
     assert live["answers_per_second"] >= 5
+
+
+def test_what_8_bits_cost_was_measured():
+    found = read("onnx.json")
+    for name, measured in found["cifar-fs"].items():
+        for shots, figures in measured["shots"].items():
+            cells = " | ".join(cell(figures[figure]) for figure in ("novel", "base", "both"))
+            assert f"| {name}, {shots} | {cells} |" in PAGE
+        assert f"{measured['extractor_megabytes']:.2f} MB" in PAGE
+    for name, right in found["groceries"].items():
+        assert f"| {name} | {right['novel']:.1f} | {right['both']:.1f} |" in PAGE
+    sizes = [found["groceries"][name]["extractor_megabytes"] for name in ("int8", "float32")]
+    assert f"has {sizes[0]:.1f} MB instead of {sizes[1]:.1f} MB" in PAGE

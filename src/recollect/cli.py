@@ -287,7 +287,7 @@ def train(
     extractor: str | None = _option(
         "NAME",
         "c32f, c64f, c128f, resnet, resnet10; pretrained on ImageNet: efficientnet-lite0, -lite1, "
-        f"-lite2; or your own: {_OWN_CODE}.",
+        f"-lite2; an ONNX file: onnx:PATH; or your own: {_OWN_CODE}.",
     ),
     finetune: bool | None = _flag("--finetune", "Train a pretrained extractor too, not only the rest.", None),
     classifier: Literal["cosine", "dot"] | None = typer.Option(None, help="How scores are computed."),
@@ -433,7 +433,8 @@ def new(
     out: Path = _argument("OUT", "The folder or .safetensors file to write."),
     extractor: str = _option(
         "NAME",
-        f"efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; or your own: {_OWN_CODE}.",
+        "efficientnet-lite0, -lite1 or -lite2, pretrained on ImageNet; an ONNX file: onnx:PATH; or your own: "
+        f"{_OWN_CODE}.",
         default=...,
     ),
     size: int | None = _option("PX", "Height and width of the pictures, in pixels.", min=1, max=1024),
@@ -442,6 +443,35 @@ def new(
     from recollect.commands import new
 
     _print(new.new_recogniser(extractor, out, size), new.new_text)
+
+
+@_command()
+def export(
+    model: Model,
+    onnx: Path | None = _option("DIR", "The folder of ONNX files to write; it must not exist."),
+    web: Path | None = _option("DIR", "The folder for a static web server to write; it must not exist."),
+    int8: bool = _flag("--int8", "Quantise the extractor to 8 bits, and measure what that costs.", False),
+    pictures: Path | None = _option(
+        "FOLDER",
+        "Pictures like yours, to check the files on and to calibrate --int8 (built-in ones).",
+    ),
+    ort: Path | None = _option(
+        "DIR", "The npm package onnxruntime-web, unpacked, for --web (npm fetches it)."
+    ),
+    store: Store = None,
+    extractor: Extractor = None,
+    threads: Threads = None,
+) -> None:
+    """Write a model, with what it was taught, for programs without torch or for web browsers."""
+    from recollect.commands import export
+
+    target = _target(model, store, extractor, "cpu", threads)
+    if web is not None and not (onnx or int8 or pictures):
+        _print(export.export_web(target, web, ort), export.web_text)
+        return
+    if onnx is None or web or ort:
+        raise RecollectError("give --onnx DIR (with --int8, --pictures) or --web DIR (with --ort)")
+    _print(export.export_onnx(target, onnx, pictures, int8=int8), export.export_text)
 
 
 @_command()
@@ -707,6 +737,32 @@ def store_copy(
     from recollect.commands import store
 
     _print(store.copy(source, to), store.copy_text)
+
+
+@_command(store_app)
+def backup(
+    model: Model,
+    to: Path = _argument("FILE", "The .safetensors file to write.", ...),
+    store: Store = None,
+    extractor: Extractor = None,
+) -> None:
+    """Write what a model was taught to one file, for restore, a service or an exported page."""
+    from recollect.commands import store as command
+
+    _print(command.backup(_target(model, store, extractor), to), command.backup_text)
+
+
+@_command(store_app)
+def restore(
+    model: Model,
+    source: Path = _argument("FILE", "A file that backup, a service or an exported page wrote.", ...),
+    store: Store = None,
+    extractor: Extractor = None,
+) -> None:
+    """Take over what a backup holds and a model was not taught; nothing is removed."""
+    from recollect.commands import store as command
+
+    _print(command.restore(_target(model, store, extractor), source), command.restore_text)
 
 
 @_command()

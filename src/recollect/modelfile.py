@@ -21,13 +21,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from recollect.errors import ExtraError, ModelError, brief
-from recollect.model.spec import Calibration, ModelSpec, Value, is_own_code
+from recollect.model.spec import Calibration, ModelSpec, Value, is_onnx, is_own_code
 from recollect.pretrained import PUBLISHED, Tensors, extractor_weights
 from recollect.system.disk import replacing_file
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from recollect.model.extractors import Extractor
     from recollect.model.model import Learner, Model
 
 # 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature, 4 no
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
 FORMAT = 6
 PAPER = "recollect"  # the method of the paper
 FILE_NAME = "model.safetensors"
+EXPORT_NAME = "export.json"  # in a folder that was exported
 _KEY = "recollect"
 _EXTRACTOR = "extractor."  # prefix of its weights
 TAUGHT = "taught."  # prefix of tensors that hold taught categories
 _CENTRE = "centre"
-_STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moments", _CENTRE}
+_ONNX_FILE = "file"  # an extractor's weights, if it is one
+_STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moments", _CENTRE, _ONNX_FILE}
+_DRAWN = {"glyphs", "omniglot"}  # data sets of characters
 READY = ("imagenet", "glyphs")  # models that come with the package
 
 
@@ -92,6 +96,13 @@ class Header(Value):
     base_changes: dict[str, KeptBaseChange] = Field(default_factory=dict)  # by names in `spec`
 
 
+def is_drawn(header: Header) -> bool:
+    """Say whether a model was trained on characters, which can be drawn."""
+    config = header.provenance.get("config")
+    data = str(config.get("data")) if isinstance(config, dict) else ""
+    return data.partition(":")[0] in _DRAWN
+
+
 def find_model(path: str | Path) -> Path:
     """Return the model file that `path` means: itself, the one in a run folder, or one of the package's."""
     name, path = str(path), Path(path)
@@ -104,6 +115,10 @@ def find_model(path: str | Path) -> Path:
                     raise ModelError(
                         f"the folder {name} here hides the model of that name that comes with recollect: "
                         "rename it, or work elsewhere"
+                    )
+                if (path / EXPORT_NAME).exists():
+                    raise ModelError(
+                        f"{path} lacks {FILE_NAME}: copy the whole folder, or export the model again"
                     )
                 raise ModelError(
                     f"{path} holds no {FILE_NAME}: name a finished run, or finish this one with "
@@ -228,6 +243,17 @@ def read_taught(path: str | Path) -> tuple[Path, Header, Tensors]:
         return found, header, _tensors(found, file, TAUGHT)
 
 
+def read_weights(path: str | Path, *, extractor: bool = True) -> tuple[Header, Tensors]:
+    """Return a model file's header and weights by name, perhaps without the extractor's; needs no torch."""
+    with _opened(path) as (found, header, file):
+        left_out = (TAUGHT,) if extractor else (TAUGHT, _EXTRACTOR)
+        weights = _tensors(found, file, "", left_out)
+    for name, values in weights.items():
+        if not np.isfinite(values).all():
+            raise ModelError(f"{found} cannot be used: '{name}' holds numbers that are not finite")
+    return header, weights
+
+
 def load_model(
     path: str | Path,
     extractor: str | None = None,
@@ -241,13 +267,12 @@ def load_model(
     import torch
     from safetensors.torch import load_file
 
-    from recollect.model.extractors.own import own_extractor
     from recollect.model.model import Model
 
     path = find_model(path)
     header = read_header(path)
     _require_named(path, header, extractor, learner)
-    own = own_extractor(extractor, header.spec.preprocessing.size) if is_own_code(extractor) else None
+    own = _given_extractor(path, header.spec, extractor)
     try:
         with torch.device("meta"):  # shapes only: a header may ask for more memory than there is
             expected = Model(header.spec, own, learner).state_dict()
@@ -280,6 +305,26 @@ def load_model(
     model = Model(header.spec, own, learner)
     model.load_state_dict(weights)
     return model.eval()
+
+
+def _given_extractor(path: Path, spec: ModelSpec, extractor: str | None) -> "Extractor | None":
+    """Return an extractor that no name stands for: the caller's code, or the ONNX file in a model file."""
+    from recollect.model.extractors.onnx import OnnxExtractor
+    from recollect.model.extractors.own import own_extractor
+
+    size = spec.preprocessing.size
+    if is_onnx(spec.extractor):
+        return OnnxExtractor(_onnx_file(path), spec.extractor, size)
+    return own_extractor(extractor, size) if is_own_code(extractor) else None
+
+
+def _onnx_file(path: Path) -> bytes:
+    """Return the ONNX file in a model file."""
+    with _opened(path) as (found, _, file):
+        content = _tensors(found, file, f"{_EXTRACTOR}{_ONNX_FILE}").get("")
+    if content is None or content.dtype != np.uint8:
+        raise ModelError(f"{path} lacks the ONNX file of its extractor: it is damaged")
+    return content.tobytes()
 
 
 def _require_named(path: Path, header: Header, extractor: str | None, learner: "Learner | None") -> None:
@@ -333,9 +378,9 @@ def _opened(model: str | Path) -> Iterator[tuple[Path, Header, Any]]:
         raise ModelError(f"{path} is not a model file, or it is damaged: {brief(error)}") from error
 
 
-def _tensors(path: Path, file: Any, start: str) -> Tensors:  # noqa: ANN401
-    """Return the tensors whose names begin with `start`, without it."""
-    names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
+def _tensors(path: Path, file: Any, start: str, left_out: tuple[str, ...] = ()) -> Tensors:  # noqa: ANN401
+    """Return the tensors whose names begin with `start`, without it, but not those that are left out."""
+    names = [name for name in file.keys() if name.startswith(start) and not name.startswith(left_out)]  # noqa: SIM118
     try:
         return {name.removeprefix(start): file.get_tensor(name) for name in names}
     except (TypeError, AttributeError) as error:  # a number type that numpy lacks, and that we never write

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from recollect.errors import ExtraError, ModelError, StorageError
-from recollect.model.spec import is_own_code
+from recollect.model.spec import is_onnx, is_own_code
 from recollect.system.disk import cache_folder, replacing_file
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ PUBLISHED = {
 
 
 def is_pretrained(extractor: str) -> bool:
-    """Say whether an extractor comes with weights: a published one, or your own code."""
-    return extractor in PUBLISHED or is_own_code(extractor)
+    """Say whether an extractor comes with weights: a published one, your own code, or an ONNX file."""
+    return extractor in PUBLISHED or is_own_code(extractor) or is_onnx(extractor)
 
 
 def licence_of(extractor: str) -> str | None:

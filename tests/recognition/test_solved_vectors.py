@@ -42,7 +42,7 @@ def recognizer_of(model, store=None):
 
 class OneByOneRecognizer(Recognizer):
     def __init__(self, backend, store=None):
-        super().__init__(OneByOne(backend._model, backend.header), store)
+        super().__init__(OneByOne(backend.model, backend.header), store)
 
 
 def plain_vectors(model, taught):

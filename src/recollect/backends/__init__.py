@@ -1,14 +1,18 @@
 """How a recogniser computes: pixels to features, features to the terms of a novel category's vector."""
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from recollect.errors import ModelError
 from recollect.modelfile import Header
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+BackendName = Literal["auto", "torch", "onnx"]
+DAMAGED_MOMENTS = "the second moments in the model are damaged: train it again"
+_STEEPEST = 10.0  # of what attention can fade with in a file that is not damaged
 
 
 class Backend(Protocol):
@@ -48,3 +52,19 @@ class Backend(Protocol):
     def weights(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return every weight by its name in a model file."""
         ...
+
+
+def checked_fading(fading: float) -> float:
+    """Return ρ of a shot-aware generator, if it can be one."""
+    if not abs(fading) <= _STEEPEST:
+        raise ModelError(f"the weight generator.fading is {fading:g}: the model is damaged")
+    return fading
+
+
+def composed(mean: Floats, examples: int, fading: float | None) -> Floats:
+    """Return categories' vectors (…, d): means of terms, or with ρ average + examples^−ρ · attended."""
+    if fading is None:
+        return mean
+    average, attended = np.split(mean, 2, axis=-1)
+    vector: Floats = average + np.float32(examples**-fading) * attended
+    return vector

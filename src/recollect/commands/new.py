@@ -22,7 +22,7 @@ def new_recogniser(extractor: str, out: Path, size: int | None = None) -> dict[s
     if prepare is None:
         raise ModelError(
             f"--extractor {extractor} has no weights yet: name a pretrained one ({', '.join(PUBLISHED)}, or "
-            "module:package.module:callable), or use `recollect train`"
+            "onnx:PATH, module:package.module:callable), or use `recollect train`"
         )
     path = unused(out)
     spec = ModelSpec(extractor=extractor, generator="ridge", preprocessing=prepare, categories=())

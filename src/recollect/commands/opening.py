@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from recollect.backends import BackendName
 from recollect.errors import ConfigError, StoreError
 from recollect.modelfile import read_header
 from recollect.recognition.opening import DEFAULT, place_of_store
@@ -37,6 +38,7 @@ class Target:
     device: str = "auto"
     threads: int | None = None
     server: str | None = None
+    backend: BackendName = "auto"
 
     @property
     def name(self) -> str:
@@ -66,9 +68,12 @@ class Target:
     def _made(self) -> Recognizer:
         from recollect.system import machine
 
-        machine.prepare(self.threads)
+        machine.set_threads(self.threads)
+        machine.keep_freed_memory()
         store = self.store or DEFAULT
-        return Recognizer.load(self.model, store, device=self.device, extractor=self.extractor)
+        return Recognizer.load(
+            self.model, store, device=self.device, extractor=self.extractor, backend=self.backend
+        )
 
     def _client(self) -> "Client":
         from recollect.client import Client

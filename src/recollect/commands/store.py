@@ -1,11 +1,13 @@
-"""`recollect store copy`: a complete copy of a store, though others may be writing to it."""
+"""`recollect store`: copies of stores in use, and backups that move between programs."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from recollect.commands.opening import Target
 from recollect.commands.printing import require_writable
-from recollect.errors import ModelError, StoreError, counted
+from recollect.errors import ArgumentError, ModelError, StoreError, counted
 from recollect.recognition.opening import default_store
 from recollect.store import Server, store_place
 from recollect.store.copying import copy_content
@@ -34,6 +36,53 @@ def copy_text(result: dict[str, Any]) -> str:
     """Return what `store copy` prints."""
     held = f"{counted(result['examples'], 'example')} of {counted(result['categories'], 'category')}"
     return f"Copied {result['from']} to {result['to']}: {held}, taught ones and corrected base ones"
+
+
+def backup(target: Target, to: Path) -> dict[str, Any]:
+    """Write what was taught to one file: the result of `recollect store backup`."""
+    if os.path.lexists(to):
+        raise StoreError(f"{to} exists already: choose another name")
+    require_writable(to)
+    with target.load() as recognizer:
+        content = recognizer.backup()
+        taught = [one for one in recognizer.categories() if one.examples]
+    with replacing_file(to) as part:
+        part.write_bytes(content)
+    examples = sum(one.examples or 0 for one in taught)
+    return {"from": target.name, "to": str(to), "categories": len(taught), "examples": examples}
+
+
+def backup_text(result: dict[str, Any]) -> str:
+    """Return what `store backup` prints."""
+    held = f"{counted(result['examples'], 'example')} of {counted(result['categories'], 'category')}"
+    return f"Wrote {held} to {result['to']}"
+
+
+def restore(target: Target, source: Path) -> dict[str, Any]:
+    """Take over a backup: the result of `recollect store restore`.
+
+    `restored` has how many examples came to each category.
+    """
+    kept = target.kept()
+    try:
+        content = source.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read {source}: {error.strerror or error}") from error
+    with target.make() as recognizer:
+        try:
+            restored = recognizer.restore(content)
+        except ArgumentError as error:
+            raise StoreError(f"{source}: {error}") from error
+    return {"model": target.name, "store": str(kept), "restored": restored}
+
+
+def restore_text(result: dict[str, Any]) -> str:
+    """Return what `store restore` prints."""
+    restored = result["restored"]
+    if not restored:
+        return f"{result['store']} has everything that is in it already"
+    lines = [f"'{name}' has {counted(count, 'more example')}" for name, count in restored.items()]
+    return "\n".join([*lines, f"Kept in {result['store']}"])
 
 
 def _existing(file: Path) -> Path:

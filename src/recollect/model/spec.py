@@ -13,11 +13,17 @@ Channels = tuple[float, float, float]
 MOST_SIZE = 1024  # pixels a side of an input; efficientnet-lite0 takes 0.3 GB for one picture of that size
 RIDGE = 0.3  # λ of the generator `ridge`, for features of unit length
 OWN_CODE = "module:"  # before the name of an extractor that is a caller's own
+ONNX = "onnx:"  # before the path of an ONNX file that is used as extractor
 
 
 def is_own_code(extractor: str | None) -> TypeGuard[str]:
     """Say whether an extractor is a caller's own code, which only the caller may name."""
     return extractor is not None and extractor.startswith(OWN_CODE)
+
+
+def is_onnx(extractor: str | None) -> TypeGuard[str]:
+    """Say whether an extractor is an ONNX file, which the model file holds."""
+    return extractor is not None and extractor.startswith(ONNX)
 
 
 class Value(BaseModel):

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from recollect.backends import Backend
+from recollect.backends import Backend, BackendName
 from recollect.errors import (
     ArgumentError,
     MissingError,
@@ -29,7 +29,16 @@ from recollect.modelfile import read_taught, require_replaceable
 from recollect.recognition.bundle import backup_of, read_backup, save_bundle, unpack
 from recollect.recognition.many import MOST_EXACT, MOST_TOP, ManyVectors, Shortlist, Some, index_of
 from recollect.recognition.opening import place_of_store
-from recollect.recognition.results import Among, Category, Duplicate, Example, Floats, Prediction, Scores
+from recollect.recognition.results import (
+    Among,
+    Category,
+    Duplicate,
+    Example,
+    Floats,
+    Prediction,
+    Rule,
+    Scores,
+)
 from recollect.recognition.ridge import SolvedVectors
 from recollect.recognition.scoring import clearance, joint_scores, sigmoid, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, dots, lengths, mean, unit
@@ -106,8 +115,9 @@ class Recognizer:
         *,
         device: str = "auto",
         extractor: str | None = None,
+        backend: BackendName = "auto",
     ) -> Self:
-        """Load a model file, a run folder, or a model that comes with the package ("imagenet").
+        """Load a model file, a run folder, an exported folder, or a model of the package ("imagenet").
 
         `store` says where taught categories are kept: in memory (`None`), in the SQLite file at a path, on a
         PostgreSQL server (`"postgresql://…"`), or in the file that the command line uses for this model
@@ -118,13 +128,16 @@ class Recognizer:
 
         `device` is "auto" (CUDA, then MPS, then the CPU), "cpu", "cuda" or "mps". A model whose extractor is
         your own code loads only if you name it again: `extractor="module:package.module:callable"`.
+
+        `backend` is "torch", "onnx" (onnxruntime, for exported folders) or "auto": torch for models that are
+        not exported; onnxruntime for those that are, unless torch is loaded and is faster on this machine.
         """
-        from recollect.backends.torch import TorchBackend
+        from recollect.backends.choice import open_backend
 
         place = place_of_store(model, store)
-        backend = TorchBackend.load(model, extractor, device)
-        content = unpack(*read_taught(model), backend.base_vectors.shape[1])
-        recognizer = cls(backend)
+        opened = open_backend(model, backend, device, extractor)
+        content = unpack(*read_taught(model), opened.base_vectors.shape[1])
+        recognizer = cls(opened)
         recognizer._start(content, place)
         return recognizer
 
@@ -172,6 +185,11 @@ class Recognizer:
         kept = f"{novel} taught, kept in {self._place or 'memory'}"
         state = "closed" if self._opened is None else kept
         return f"<Recognizer: {self._spec.extractor}, {base} base categories, {state}>"
+
+    @property
+    def backend(self) -> Backend:
+        """Return what it computes with."""
+        return self._backend
 
     @property
     def fingerprint(self) -> str:
@@ -413,6 +431,23 @@ class Recognizer:
         """Return the raw scores of pictures over base (n, k) and over taught categories (n, taught)."""
         base, novel, columns = self._scores(self.features(pictures))
         return Scores(base, novel, columns.categories)
+
+    def rule(self) -> Rule:
+        """Return all that turns features into answers, at one moment: for programs that do without us."""
+        calibration = self._backend.header.calibration
+        with self._lock:
+            self._refresh()
+            vectors, columns = self._vectors.matrix(), self._in_order()
+        unknown, none = calibration.unknown, np.empty(0)
+        return Rule(
+            np.concatenate([self._base_vectors, vectors]),
+            columns.categories,
+            calibration.temperature,
+            calibration.biases(columns.examples, columns.tightness) if len(vectors) else none,
+            calibration.unknown_offsets(columns.examples, columns.tightness) if len(vectors) else none,
+            None if unknown is None else -float(clearance(np.zeros(1), len(vectors), unknown)[0]),
+            unknown,
+        )
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # an array of any shape may be either

@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from recollect.model.spec import Unknown
+
 Floats = npt.NDArray[np.float32]
 Origin = Literal["base", "novel"]
 Among = Literal["all", "base", "novel"]  # the categories to choose from
@@ -63,3 +65,19 @@ class Scores(NamedTuple):
     base: Floats  # (n, k)
     novel: Floats  # (n, taught)
     categories: tuple[Category, ...]
+
+
+class Rule(NamedTuple):
+    """How features become answers: vectors by category, and the numbers of the calibration.
+
+    Probabilities are softmax((scores + offsets) / temperature), where offsets are added to taught categories
+    only; a picture is unknown if max(scores + unknown_offsets) is below the threshold.
+    """
+
+    vectors: Floats  # (k + taught, d), as the classifier sees them
+    categories: tuple[Category, ...]  # of the rows; a base category that was taught pictures has two
+    temperature: float
+    offsets: npt.NDArray[np.float64]  # (taught,)
+    unknown_offsets: npt.NDArray[np.float64]  # (taught,)
+    threshold: float | None  # for the best score; `None` where nothing is unknown
+    unknown: Unknown | None

@@ -81,6 +81,12 @@ class SolvedVectors:
         self._changes.append((-1, self._categories.pop(id_)))
         self._solved = False
 
+    def matrix(self) -> Floats:
+        """Return a copy of the vectors, in the order of ids: (count, d)."""
+        self.solve()
+        found: Floats = self._vectors[self._rows]
+        return found
+
     def products(self, features: Floats) -> Floats:
         """Return the dot products of features (n, d) with every vector, in the order of ids: (n, count)."""
         self.solve()

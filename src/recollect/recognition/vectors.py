@@ -107,6 +107,10 @@ class VectorTable:
             found[here] = self._blocks[block][places[here]]
         return found
 
+    def matrix(self) -> Floats:
+        """Return a copy of the vectors, in the order of ids: (count, d)."""
+        return self.rows(np.array(self._rows, np.int64))
+
     def products(self, features: Floats) -> Floats:
         """Return the dot products of features (n, d) with every vector, in the order of ids: (n, count).
 

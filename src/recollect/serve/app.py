@@ -14,7 +14,7 @@ from starlette.responses import Response
 from uvicorn.config import STARTUP_FAILURE
 
 from recollect.errors import RecollectError
-from recollect.modelfile import Header, read_header
+from recollect.modelfile import Header, is_drawn, read_header
 from recollect.recognition.opening import DEFAULT
 from recollect.recognition.recognizer import Recognizer
 from recollect.serve import api, files, metrics
@@ -27,14 +27,14 @@ from recollect.serve.settings import Settings
 from recollect.system import machine
 
 _log = logging.getLogger(__name__)
-_DRAWN = {"glyphs", "omniglot"}  # data sets of characters
 
 
 def create_app(settings: Settings) -> Gate:
     """Load the model and return the application."""
     PatientProtocol.limits = settings.limits
-    threads = machine.prepare(settings.threads)
-    machine.prepare(1)  # each thread of the engine computes alone
+    threads = settings.threads or machine.usual_threads() or machine.cores()
+    machine.set_threads(1)  # each thread of the engine computes alone
+    machine.keep_freed_memory()
     recognizer = Recognizer.load(
         settings.model,
         settings.store or DEFAULT,
@@ -104,8 +104,6 @@ async def _bug(_: Request, __: Exception) -> Response:
 
 def _info(recognizer: Recognizer, header: Header, settings: Settings) -> ModelInfo:
     spec, licence = header.spec, header.provenance.get("weights_licence")
-    config = header.provenance.get("config")
-    data = str(config.get("data")) if isinstance(config, dict) else ""
     return ModelInfo(
         recollect=version("recollect"),
         fingerprint=recognizer.fingerprint,
@@ -117,7 +115,7 @@ def _info(recognizer: Recognizer, header: Header, settings: Settings) -> ModelIn
         input=Input(size=spec.preprocessing.size, short_side=spec.preprocessing.short_side),
         says_unknown=header.calibration.unknown is not None,
         search=recognizer.search,
-        drawn=data.partition(":")[0] in _DRAWN,
+        drawn=is_drawn(header),
         needs_token=settings.token is not None,
         weights_licence=str(licence) if licence else None,
         pictures=settings.limits.pictures,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 
-_FOLDER = Path(__file__).parent / "page"
+from recollect.serve import PAGE
+
 _START = "index.html"
 _TYPES = {  # not those of the machine, of which some serve scripts as plain text
     ".css": "text/css; charset=utf-8",
@@ -26,7 +27,7 @@ _HEADERS = {
 
 def add_page(app: FastAPI) -> None:
     """Serve each file of the page at the root, and the page itself at `/`."""
-    for path in _FOLDER.iterdir():
+    for path in PAGE.iterdir():
         place = "/" if path.name == _START else f"/{path.name}"
         app.add_api_route(place, _File(path), methods=["GET", "HEAD"], include_in_schema=False)
 

@@ -1,20 +1,50 @@
 """How this machine computes: threads, device, and memory that is kept between steps."""
 
 import ctypes
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
-
-import torch
+from typing import TYPE_CHECKING
 
 from recollect.errors import ConfigError
 
+if TYPE_CHECKING:
+    import torch
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_asked: dict[str, int] = {}
+
+
+def set_threads(threads: int | None) -> None:
+    """Let whatever computes from now on do it with this many threads; `None` changes nothing."""
+    if threads is not None:
+        _asked["threads"] = threads
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(threads)
+
+
+def asked_threads() -> int | None:
+    """Return how many threads were asked for, if any number was."""
+    return _asked.get("threads")
+
+
+def usual_threads() -> int | None:
+    """Return how many threads were asked for, here or in OMP_NUM_THREADS, if any number was."""
+    words = os.environ.get("OMP_NUM_THREADS", "")
+    return _asked.get("threads") or (int(words) if words.isdecimal() else None) or None
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prepare(threads: int | None = None) -> int:
-    """Set the number of threads (default: torch's own choice) and return it; keep freed memory for reuse."""
-    if threads is not None:
-        torch.set_num_threads(threads)
+    """Set the number of torch's threads (default: its own) and return it; keep freed memory for reuse."""
+    import torch
+
+    set_threads(threads)
     torch.backends.cudnn.deterministic = True  # the same seed gives the same weights
     keep_freed_memory()
     return torch.get_num_threads()
@@ -43,18 +73,22 @@ def give_back_freed_memory() -> None:
         trim(0)
 
 
-def mixed_precision(device: torch.device) -> AbstractContextManager[object]:
+def mixed_precision(device: "torch.device") -> AbstractContextManager[object]:
     """Let convolutions compute in bfloat16 on GPUs that can; the CPU computes as ever.
 
     bfloat16 has the range of float32, so no gradient gets lost, and nothing has to be scaled.
     """
+    import torch
+
     if device.type == "cuda" and torch.cuda.is_bf16_supported():
         return torch.autocast("cuda", torch.bfloat16)
     return nullcontext()
 
 
-def find_device(name: str = "auto") -> torch.device:
+def find_device(name: str = "auto") -> "torch.device":
     """Return the device called `name`; `auto` takes CUDA, then MPS, then the CPU."""
+    import torch
+
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -63,10 +63,10 @@ def own_extractor(name: str, size: int) -> OwnExtractor:
         raise ModelError(
             f"the extractor {name}: {attribute}() returned a {type(body).__name__} and no torch module"
         )
-    return OwnExtractor(body, _tried(name, body, size))
+    return OwnExtractor(body, tried_width(name, body, size))
 
 
-def _tried(name: str, body: nn.Module, size: int) -> int:
+def tried_width(name: str, body: nn.Module, size: int) -> int:
     """Return d, or say what is wrong with the features of a few made-up pictures."""
     pictures = torch.randn(_PROBES, 3, size, size, generator=torch.Generator().manual_seed(0))
     try:

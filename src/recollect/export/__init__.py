@@ -1,0 +1,1 @@
+"""Models for other programs: ONNX files, and a folder for a static web server."""

@@ -1,0 +1,2 @@
+// Who answers the page: this browser.
+export { backend } from "./local.js";
