@@ -39,7 +39,8 @@ def without_torch(folder: Path) -> dict[str, str]:
     """Return an environment in which torch, onnx and onnxscript cannot be imported."""
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(_BLOCK)
-    return {**os.environ, "PYTHONPATH": str(folder)}
+    others = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *([others] if others else [])])}
 
 
 def run_without_torch(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":

@@ -1165,7 +1165,7 @@ MUTANTS = [
     Mutant(
         "which backend is faster is not remembered",
         "backends/choice.py",
-        "        remember(folder, found, device)\n    return found",
+        "        remember(folder, found, place)\n    return found",
         "    return found",
         "backends/test_onnx.py -k remembers",
     ),

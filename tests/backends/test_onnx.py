@@ -166,13 +166,16 @@ def test_a_fork_can_compute(exported, monkeypatch):
     here, there = multiprocessing.get_context("fork").Pipe()
 
     def compute():
-        there.send(recognizer.features(PICTURES[:1]))
+        features = recognizer.features(PICTURES[:1])
+        there.send((features, recognizer.backend._extractor._process))
 
     process = multiprocessing.get_context("fork").Process(target=compute)
     process.start()
     try:
         assert here.poll(60), "the fork waits for threads that it does not have"
-        np.testing.assert_allclose(here.recv(), expected, atol=1e-6)
+        features, computed_in = here.recv()
+        np.testing.assert_allclose(features, expected, atol=1e-6)
+        assert computed_in == process.pid  # with a session of its own
     finally:
         process.terminate()
         process.join()
@@ -221,10 +224,16 @@ def test_auto_measures_once_and_remembers(exported, monkeypatch, faster, name):
 
 def test_a_damaged_memory_of_what_is_faster_is_measured_again(exported, monkeypatch):
     monkeypatch.setattr(choice, "compare", lambda *_: {"torch": 1.0, "onnx": 2.0})
-    path = choice._place(exported[0], "auto")
+    path = choice._place(exported[0], "cpu")
     path.parent.mkdir(parents=True)
     path.write_text('{"torch": "nonsense"}')
     assert choice.measured(exported[0]) == {"torch": 1.0, "onnx": 2.0}
+
+
+def test_an_export_remembers_which_backend_is_faster(make_model, tmp_path, monkeypatch):
+    export(make_model(), tmp_path / "out", PICTURES[:2])
+    monkeypatch.setattr(choice, "compare", lambda *_: pytest.fail("measured again"))
+    assert choice.measured(tmp_path / "out").keys() == {"torch", "onnx"}
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "extractor.onnx", "generator.onnx"])

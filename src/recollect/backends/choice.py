@@ -22,7 +22,7 @@ from recollect.backends import Backend, BackendName
 from recollect.backends.exported import EXTRACTOR, find_export, read_export
 from recollect.errors import ArgumentError, StorageError
 from recollect.system.disk import cache_folder, read_kept, write_text
-from recollect.system.machine import cores, usual_threads
+from recollect.system.machine import cores, find_device, usual_threads
 from recollect.system.sessions import have_onnxruntime
 
 _log = logging.getLogger(__name__)
@@ -47,18 +47,19 @@ def open_backend(
 
 def measured(folder: Path, device: str = "auto") -> dict[str, float]:
     """Return the milliseconds that each backend takes for one picture, measured once on this machine."""
-    path = _place(folder, device)
+    place = str(find_device(device))
+    path = _place(folder, place)
     try:
         words = json.loads(read_kept(path))
         found = {name: float(words[name]) for name in ("torch", "onnx")}
     except (OSError, ValueError, LookupError, TypeError):  # not there, or damaged: it can be measured again
         found = compare(_torch(folder, device, None), _onnx(folder, device))
-        remember(folder, found, device)
+        remember(folder, found, place)
     return found
 
 
-def remember(folder: Path, found: dict[str, float], device: str = "auto") -> None:
-    """Keep what was measured."""
+def remember(folder: Path, found: dict[str, float], device: str) -> None:
+    """Keep what was measured, with torch on this device."""
     try:
         write_text(_place(folder, device), json.dumps(found))
     except StorageError as error:
