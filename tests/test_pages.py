@@ -76,7 +76,7 @@ def test_a_backup_made_as_the_page_says_holds_what_was_taught(folder, run):
     page = ROOT / "docs/stores.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     exec(code, {})
-    (line,) = [line for line in printed(page) if line.startswith("recollect store copy")]
+    (line,) = [line for line in printed(page) if line.startswith("recollect store copy runs/mine backup")]
     assert run(*shlex.split(line)[1:])[0] == 0
     for again in (Recognizer.load("runs/mine", store="backup.sqlite"), Recognizer.load("backup.safetensors")):
         assert again.categories()[-1].name == "okapi"

@@ -382,9 +382,13 @@ def _tensors(path: Path, file: Any, start: str, left_out: tuple[str, ...] = ()) 
     """Return the tensors whose names begin with `start`, without it, but not those that are left out."""
     names = [name for name in file.keys() if name.startswith(start) and not name.startswith(left_out)]  # noqa: SIM118
     try:
-        return {name.removeprefix(start): file.get_tensor(name) for name in names}
+        found = {name.removeprefix(start): file.get_tensor(name) for name in names}
     except (TypeError, AttributeError) as error:  # a number type that numpy lacks, and that we never write
         raise ModelError(f"{path} holds numbers of an unknown type: {brief(error)}") from error
+    strange = {str(tensor.dtype) for tensor in found.values() if tensor.dtype.kind not in "biuf"}
+    if strange:  # one that numpy got from another library
+        raise ModelError(f"{path} holds numbers of an unknown type: {min(strange)}")
+    return found
 
 
 def _parse_header(path: Path, metadata: dict[str, str]) -> Header:

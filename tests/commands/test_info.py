@@ -68,6 +68,7 @@ def test_info_says_what_the_model_is(path, tiny_model):
         "classifier": "cosine",
         "generator": "attention",
         "shot_aware": False,
+        "learner": None,
         "preprocessing": {"size": 16, "short_side": None, "mean": [120, 115, 104], "std": [70, 68, 72]},
         "base_categories": 7,
         "first_categories": [f"base-{index}" for index in range(5)],

@@ -7,7 +7,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from conftest import split_of
+from made import split_of
 from recollect import features as extraction
 from recollect.system import workers
 from recollect.training import loop
