@@ -35,6 +35,7 @@ mutants: .venv/.installed
 	$(BIN)/python tests/mutants.py
 
 soak: .venv/.installed
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m slow tests
 	$(BIN)/python -m pytest soak/soak_*.py -s
 	SOAK_MUTATIONS=$${SOAK_MUTATIONS:-3000} $(BIN)/python -m pytest -q -n auto --maxprocesses 4 tests/data tests/store tests/training -k damage
 	SOAK_MUTATIONS=$${SOAK_MUTATIONS:-3000} $(BIN)/python -m pytest -q tests/serve/test_fuzz.py

@@ -53,6 +53,7 @@ from recollect.model.classifier import unit
 from recollect.model.generator import RidgeGenerator
 from recollect.model.model import Model
 from recollect.model.spec import ModelSpec, Preprocessing
+from recollect.system import machine
 
 # A busy machine is no failure.
 settings.register_profile("recollect", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -74,6 +75,7 @@ def own_cache_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
     folder = tmp_path_factory.getbasetemp() / "caches" / str(next(_cache_numbers))
     monkeypatch.setenv("RECOLLECT_CACHE", str(folder))
     monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
+    monkeypatch.setattr(machine, "_asked", {})  # threads that another test asked for
     torch.set_num_threads(1)
 
 

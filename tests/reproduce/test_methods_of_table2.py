@@ -92,6 +92,7 @@ tests.reproduced(Path(sys.argv[3]), **tests.WISHES)
 """
 
 
+@pytest.mark.slow
 def test_a_reproduction_of_methods_that_was_killed_goes_on_and_gives_the_same_page(finished, tmp_path):
     folder = tmp_path / "killed"
     shutil.copytree(finished, folder)

@@ -102,6 +102,7 @@ tests.reproduced(Path(sys.argv[3]))
 """
 
 
+@pytest.mark.slow
 def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(finished, tmp_path):
     folder = tmp_path / "killed"
     kill_when(folder / "runs" / "c64f" / "stage2.checkpoint.safetensors", KILLED, folder)
@@ -124,6 +125,7 @@ def trained_alone(finished, folder, **settings):
     train(make_config(preset, {"data": "glyphs", "seed": 0}, said | settings), folder / "runs" / "c32f")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_trained_on_its_own_is_taken_over(finished, tmp_path):
     trained_alone(finished, tmp_path / "new")
     weights = tmp_path / "new" / "runs" / "c32f" / "model.safetensors"

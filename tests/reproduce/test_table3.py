@@ -263,6 +263,7 @@ def write_imagenet(root, train, val):
     return root
 
 
+@pytest.mark.slow
 def test_imagenet_from_the_first_command_to_the_page(run, tmp_path):
     data = write_imagenet(tmp_path / "imagenet", 4, 1)
     words = ["reproduce", "table3", f"imagenet:{data}", "--shots", "1", "--draws", "2", "--threads", "1"]
