@@ -43,8 +43,8 @@ MUTANTS = [
     Mutant(
         "nobody is told of a change, nor looks",
         "store/postgres.py",
-        '            self._heard(self._about("change")[0])\n',
-        '            self._about("change")\n',
+        '                self._heard(self._about("change")[0])\n',
+        '                self._about("change")\n',
         "store/test_postgres.py -k look_is_enough",
     ),
     Mutant(
@@ -1158,8 +1158,8 @@ MUTANTS = [
     Mutant(
         "auto loads torch",
         "backends/choice.py",
-        'if sys.modules.get("torch") is None:',
-        "if False:",
+        'if sys.modules.get("torch") is None or',
+        "if False or",
         "backends/test_onnx.py -k import_no_torch",
     ),
     Mutant(

@@ -31,8 +31,13 @@ def feature(path: str) -> np.ndarray:
 
 if words[cut:]:  # of the paper's generators, a category's vector is the mean of its examples' terms
     examples = np.concatenate([feature(path) for path in words[cut + 2 :]])
-    terms = generator.run(["terms"], {"features": examples})[0]
-    vectors, names = np.vstack([vectors, terms.mean(axis=0)]), [*names, words[cut + 1]]
+    mean = generator.run(["terms"], {"features": examples})[0].mean(axis=0)
+    if about["generator"] == "ridge":
+        sys.exit("this model solves all taught categories together: teach it with recollect")
+    if about["fading"] is not None:  # the more examples there are, the less attention counts
+        average, attended = np.split(mean, 2)
+        mean = average + len(examples) ** -about["fading"] * attended
+    vectors, names = np.vstack([vectors, mean]), [*names, words[cut + 1]]
     offsets = np.append(offsets, 0)
 
 for path in words[1:cut]:

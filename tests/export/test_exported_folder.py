@@ -83,8 +83,10 @@ def test_the_example_needs_onnxruntime_and_numpy_alone(exported, tmp_path):
             assert float(share) == pytest.approx(answer.probability, abs=2e-4)
 
 
-def test_the_example_teaches(exported, tmp_path):
-    folder, _ = exported
+@pytest.mark.parametrize("shot_aware", [False, True])
+def test_the_example_teaches(make_model, tmp_path, shot_aware):
+    folder = tmp_path / "out"
+    export(make_model(shot_aware=shot_aware), folder, PICTURES)
     pictures = [write_picture(tmp_path / f"{number}.png", number) for number in range(50, 53)]
     done = run_without_torch(tmp_path, EXAMPLE, folder, pictures[0], "--teach", "gnu", *pictures)
     assert done.returncode == 0, done.stderr

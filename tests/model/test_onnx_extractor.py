@@ -127,7 +127,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_cannot_be_used_is_one_line(named, refused, tmp_path, fault):
+def test_what_cannot_be_used_is_one_line(named, refused, tmp_path, fault, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where onnxruntime would look for weights in other files
     content, reason = FAULTS[fault]
     (tmp_path / "weights.bin").write_bytes(bytes(4 * 8 * 3 * 9))
     err = refused("new", tmp_path / "out", "--extractor", named(content), "--size", 16)

@@ -1,6 +1,8 @@
 """Very many taught categories: an index finds them, exact scores rank them."""
 
 import logging
+import os
+import signal
 import sys
 
 import numpy as np
@@ -240,6 +242,7 @@ def test_rows_of_an_index_are_overwritten_and_dropped():
         made.drop_last()
     assert len(made) == 553
     assert own(range(553)) == 1
+    values[553:650] = rng.standard_normal((97, 33))
     made.append(values[553:900])
     assert own(range(900)) == 1
 
@@ -261,3 +264,15 @@ def test_blocks_of_a_table_are_one_table():
     rows = np.array([table.row(id_) for id_ in table.ids])
     assert table.ids_of(rows.tolist()) == table.ids
     assert np.array_equal(table.rows(rows), values[left])
+
+
+def test_an_index_answers_in_a_process_that_forked():
+    values = rng.standard_normal((200, 16)).astype(np.float32)
+    made = Index(values)
+    made.append(values)
+    made.search(values[:1])  # starts its threads
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # ends it if it waits for threads that are not there
+        os._exit(0 if len(made.search(values[:1])[0]) else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -12,7 +12,7 @@ import logging
 import platform
 import sys
 import time
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def open_backend(
     folder = None if name == "torch" or device not in {"auto", "cpu"} or extractor else find_export(model)
     if folder is None or not have_onnxruntime():
         return _torch(model, device, extractor)
-    if sys.modules.get("torch") is None:
+    if sys.modules.get("torch") is None or read_export(folder).int8:  # not now in 8 bits, now in 32
         return _onnx(model, device)
     return _faster(folder, device)
 
@@ -98,7 +98,7 @@ def _place(folder: Path, device: str) -> Path:
         platform.machine(),
         platform.node(),
     ]
-    words += [version(name) for name in ("torch", "onnxruntime")]
+    words += [import_module(name).__version__ for name in ("torch", "onnxruntime")]
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
     return cache_folder() / "backends" / f"{key}.json"
 

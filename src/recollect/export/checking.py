@@ -27,7 +27,8 @@ def check(torch: Recognizer, folder: Path, pictures: Sequence[Picture], *, stric
     onnx = Recognizer.load(folder, backend="onnx")
     expected, found = torch.scores(pictures), onnx.scores(pictures)
     ours, theirs = torch.features(pictures), onnx.features(pictures)
-    difference = max(_difference(expected, found), _difference(found, _classified(folder, theirs, found)))
+    classified = _classified(folder, theirs, found)
+    difference = float(np.max([_difference(expected, found), _difference(found, classified)]))  # or NaN
     report = {
         "pictures": len(pictures),
         "scores": difference,
@@ -64,7 +65,7 @@ def _whole(folder: Path, pictures: Sequence[Picture]) -> Floats:
 
 def _difference(one: Scores, other: Scores) -> float:
     pairs = ((one.base, other.base), (one.novel, other.novel))
-    return max((float(np.abs(a - b).max()) for a, b in pairs if a.size), default=0.0)
+    return float(np.max([np.abs(a - b).max() for a, b in pairs if a.size] or [0.0]))
 
 
 def _agreement(one: Scores, other: Scores, top: int) -> float:

@@ -83,6 +83,7 @@ def _words(backend: TorchBackend, rule: Rule) -> str:
     """Return categories.json: what the rows of vectors.npy are, and how scores become answers."""
     spec = backend.header.spec
     base = len(rule.vectors) - len(rule.offsets)
+    fading = getattr(backend.model.generator, "fading", None)
 
     def rows(offsets: npt.NDArray[np.float64]) -> list[float]:
         return [0.0] * base + [round(float(value), 6) for value in offsets]
@@ -91,6 +92,7 @@ def _words(backend: TorchBackend, rule: Rule) -> str:
         "categories": [asdict(category) for category in rule.categories],
         "classifier": spec.classifier,
         "generator": spec.generator,
+        "fading": None if fading is None else float(fading.detach()),
         "temperature": rule.temperature,
         "offsets": rows(rule.offsets),
         "unknown": rule.unknown

@@ -8,6 +8,7 @@ is missed because it lies in another cell; a score is blurred by about a third o
 deviation, so the best few are among the first thousand candidates.
 """
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,7 +39,7 @@ class Index:
     def __init__(self, sample: Floats) -> None:
         """Prepare for vectors such as those of a sample (n, d); it holds none of them yet."""
         width = sample.shape[1] + sample.shape[1] % 2
-        self._pool = ThreadPoolExecutor(_SHARDS, "search")
+        self._pool, self._process = ThreadPoolExecutor(_SHARDS, "search"), os.getpid()
         rotation, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((width, width)))
         self._rotation = rotation[: sample.shape[1]].astype(np.float32)
         self._mean = sample.mean(axis=0)
@@ -66,18 +67,23 @@ class Index:
             self.append(vector[None])
             return
         shard, place = self._shards[row % _SHARDS], row // _SHARDS
-        code = shard.pq.compute_codes(self._turned(vector[None]))
-        codes = faiss.rev_swig_ptr(shard.codes.get(), shard.codes.size())
-        block, offset = divmod(place, self._packer.nvec)
-        blocks = codes.reshape(-1, self._packer.block_size)
-        self._packer.pack_1(code[0], offset, blocks[block : block + 1])
+        self._write(shard, place, shard.pq.compute_codes(self._turned(vector[None]))[0])
 
     def drop_last(self) -> None:
-        """Take the last row out."""
-        self._shards[(len(self) - 1) % _SHARDS].ntotal -= 1
+        """Take the last row out; its code becomes 0, for faiss adds the next one with an OR."""
+        shard = self._shards[(len(self) - 1) % _SHARDS]
+        self._write(shard, shard.ntotal - 1, np.zeros(shard.code_size, np.uint8))
+        shard.ntotal -= 1
+
+    def _write(self, shard: Any, place: int, code: npt.NDArray[np.uint8]) -> None:  # noqa: ANN401
+        codes = faiss.rev_swig_ptr(shard.codes.get(), shard.codes.size())
+        block, offset = divmod(place, self._packer.nvec)
+        self._packer.pack_1(code, offset, codes.reshape(-1, self._packer.block_size)[block : block + 1])
 
     def search(self, queries: Floats) -> Rows:
         """Return the rows (n, candidates) whose vectors may have the largest products with queries (n, d)."""
+        if self._process != os.getpid():  # threads do not cross a fork
+            self._pool, self._process = ThreadPoolExecutor(_SHARDS, "search"), os.getpid()
         turned = queries @ self._rotation
         count = min(CANDIDATES // _SHARDS, *(shard.ntotal for shard in self._shards))
         found = self._pool.map(lambda shard: shard.search(turned, count)[1], self._shards)

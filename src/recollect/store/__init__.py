@@ -176,8 +176,8 @@ def store_place(place: str | Place) -> Place:
     scheme, colon, rest = text.partition("://")
     if colon and scheme in {"postgresql", "postgres"}:
         server = Server(text)
-        if not 0 < len(server.schema) <= LONGEST_SCHEMA:
-            raise StoreError(f"{server}: the name of a schema has 1 to {LONGEST_SCHEMA} characters")
+        if not 0 < len(server.schema.encode()) <= LONGEST_SCHEMA:
+            raise StoreError(f"{server}: the name of a schema has 1 to {LONGEST_SCHEMA} bytes")
         return server
     if colon and scheme != "sqlite":
         raise StoreError(

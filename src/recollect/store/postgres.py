@@ -182,8 +182,6 @@ class PostgresStore(SqlStore):
                 if not self._pause:
                     _log.warning("answers go on from what is known: %s", error)
                 self._pause = min(max(2 * self._pause, _LOOK_SECONDS), _LONGEST_PAUSE)
-            else:
-                self._pause = 0.0
             return self._change
 
     def changed(self, since: object) -> tuple[list[Taught], list[int]] | None:
@@ -216,8 +214,11 @@ class PostgresStore(SqlStore):
             except psycopg.OperationalError:  # the server went away: look for it now
                 wait = self._pause
         if time.monotonic() - self._looked >= wait:
-            self._looked = time.monotonic()
-            self._heard(self._about("change")[0])
+            try:
+                self._heard(self._about("change")[0])
+            finally:
+                self._looked = time.monotonic()  # a try may take seconds
+            self._pause = 0.0
 
     def _heard(self, change: bytes | str | int) -> None:
         self._change = max(self._change, int(change))

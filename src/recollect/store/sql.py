@@ -204,12 +204,12 @@ class SqlStore(ABC):
         """Return everything, as it is at one moment."""
         with self._transaction(write=False):
             rows = self._rows(f"{_EXAMPLES} ORDER BY category, id")
-            examples = {
-                category: [self._example(row) for row in some]
-                for category, some in groupby(rows, lambda r: r[0])
-            }
             listed, base = self.categories(), self.base_changes()
             last_category, last_example = (self._last_id(table) for table in ("categories", "examples"))
+        # Not inside: a server ends transactions in which nothing happens for long.
+        examples = {
+            category: [self._example(row) for row in some] for category, some in groupby(rows, lambda r: r[0])
+        }
         for taught in listed:
             if len(examples.get(taught.id, ())) != taught.examples:
                 raise self._damaged(f"pictures of '{taught.name}' are gone")

@@ -71,7 +71,7 @@ class Session:
         return found
 
     @undisturbed()
-    def run(self, outputs: list[str], **given: npt.NDArray[Any]) -> Arrays:
+    def run(self, outputs: list[str], /, **given: npt.NDArray[Any]) -> Arrays:
         """Return some outputs for the given inputs."""
         if os.getpid() != self._process:
             with self._lock:
@@ -95,6 +95,9 @@ class Session:
         options.intra_op_num_threads = threads  # 0 for all cores
         options.inter_op_num_threads = 1
         options.log_severity_level = _ONLY_FATAL
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        # Weights in other files would be looked for in the working folder: below this, there are none.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
         try:
             return onnxruntime.InferenceSession(self.content, options, providers=["CPUExecutionProvider"])
         except Exception as error:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -49,7 +50,8 @@ def joined(device: str) -> Iterator[None]:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     be_quiet(not is_first())
-    distributed.init_process_group("nccl" if cuda else "gloo")
+    # Others may decode pictures for hours; torchrun notices those that are lost.
+    distributed.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(days=1))
     try:
         yield
     finally:

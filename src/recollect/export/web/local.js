@@ -17,7 +17,7 @@ const BACKUP = "application/octet-stream";
 
 const refused = (words) => new Failure("refused", words);
 const fetched = async (name) => {
-  const response = await fetch(new URL(`model/${name}`, import.meta.url)).catch(() => null);
+  const response = await fetch(new URL(`model/${name}`, import.meta.url), { cache: "no-cache" }).catch(() => null);
   if (!response) throw new Failure("offline", "The server of this page does not answer.");
   if (!response.ok) throw refused(`model/${name} cannot be loaded: look whether the whole folder is there.`);
   return response;

@@ -93,10 +93,12 @@ def onnx_input(name: str) -> Preprocessing:
     session = Session(_read(name), f"the extractor {name}")
     options, said = _options(name), session.metadata
     given = _interface(session, options)
-    mean, std = _IMAGENET
     if given.kind is np.uint8:
-        mean, std = (0.0,) * 3, (1.0,) * 3
-    elif said.get("Image.NominalPixelRange") in _RANGES:
+        if "mean" in options:
+            raise ModelError(f"the extractor {name} takes bytes: leave out mean and std")
+        return Preprocessing(size=given.size or _SIZE, mean=(0.0,) * 3, std=(1.0,) * 3)
+    mean, std = _IMAGENET
+    if said.get("Image.NominalPixelRange") in _RANGES:
         mean, std = ((value,) * 3 for value in _RANGES[said["Image.NominalPixelRange"]])
     words = {key: options.get(key, said.get(key)) for key in ("mean", "std")}
     if words["mean"] is not None and words["std"] is not None:

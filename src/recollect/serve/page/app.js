@@ -25,10 +25,11 @@ let view = null; // the picture that the answers are about
 let paused = false;
 let looking = false; // through the camera
 let teaching = false;
+let answered = null; // the picture that the answers on the page are about
 let asked = 0; // the number of the last question, so that late answers to others are not shown
 
 async function begin() {
-  answers.listen((name) => teach(name, [view]));
+  answers.listen((name) => answered === view && teach(name, [view]));
   tray.listen({ select: look, change: describe, removed: (other) => (other ? look(other) : clearPicture()) });
   categories.start(() => {
     $("names").replaceChildren(...categories.all().map((one) => element("option", { value: one.name })));
@@ -146,9 +147,9 @@ async function teach(name, pictures) {
     const { category, skipped } = await attempt(() => backend.teach(name, pictures, { thumbnails }), {
       waiting: answers.note,
     });
-    await ask(pictures.at(-1));
-    showVerdict();
     categories.merge(category);
+    await ask(pictures.at(-1)).catch(() => {}); // the answers say why
+    showVerdict();
     const taught = pictures.length - skipped;
     if (taught) toast(`Taught “${category.name}” from ${plural(taught, "picture")}.`);
     else toast(`“${category.name}” was taught ${pictures.length === 1 ? "this picture" : "these pictures"} before.`);
@@ -180,7 +181,10 @@ async function ask(picture, { live: isLive = false } = {}) {
     const found = await attempt(() => backend.predict(picture, { top: 5 }), {
       waiting: (words) => isLatest() && answers.busy(words),
     });
-    if (isLatest()) answers.show(found, { live: isLive });
+    if (isLatest()) {
+      answered = picture;
+      answers.show(found, { live: isLive });
+    }
     return found;
   } catch (failure) {
     if (isLatest() && failure.kind === "offline") answers.instead("Waiting for the service…");
@@ -223,6 +227,7 @@ async function turnOn(how) {
   pause(false);
   try {
     await how();
+    if (!camera.isOn()) return;
     live();
     $("turn").hidden = !(await camera.hasOther());
   } catch (error) {

@@ -15,25 +15,37 @@ const video = $("video");
 const canvas = document.createElement("canvas");
 let stream = null;
 let facing = "environment";
+let wanted = 0; // the number of the last start or stop
 
 /** Turn the camera on; throws an Error with words for the person. */
 export async function start() {
   if (!navigator.mediaDevices?.getUserMedia) throw new Error(SECURE);
   stop();
+  const own = wanted;
+  let found;
   try {
-    stream = await navigator.mediaDevices.getUserMedia({
+    found = await navigator.mediaDevices.getUserMedia({
       video: { facingMode: facing, width: { ideal: 640 }, height: { ideal: 480 } },
     });
   } catch (error) {
+    if (own !== wanted) return;
     throw new Error(WORDS[error.name] ?? `The camera does not start: ${error.message}`);
   }
+  if (own !== wanted) {
+    found.getTracks().forEach((track) => track.stop()); // the person has gone on while the browser asked
+    return;
+  }
+  stream = found;
   video.srcObject = stream;
   const faces = stream.getVideoTracks()[0].getSettings().facingMode;
   video.classList.toggle("mirrored", faces === "user");
-  await video.play();
+  await video.play().catch((error) => {
+    if (own === wanted) throw error;
+  });
 }
 
 export function stop() {
+  wanted += 1;
   stream?.getTracks().forEach((track) => track.stop());
   stream = null;
   video.srcObject = null;

@@ -28,7 +28,10 @@ export function toast(words, { kind = "done", label, action } = {}) {
     clearTimeout(timer);
     box.remove();
   };
-  const start = () => (timer = setTimeout(close, action || kind === "failed" ? LONGER : SHOWN));
+  const start = () => {
+    clearTimeout(timer);
+    timer = setTimeout(close, action || kind === "failed" ? LONGER : SHOWN);
+  };
   const stop = () => clearTimeout(timer);
   if (action) {
     const button = element("button", { type: "button", className: "plain", textContent: label });
