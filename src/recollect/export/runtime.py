@@ -46,7 +46,8 @@ def _fetch(folder: Path) -> None:
     say(f"fetching {PACKAGE}")
     with tempfile.TemporaryDirectory() as place:
         try:
-            command = [npm, "pack", "--silent", PACKAGE, "--pack-destination", place]
+            # What npm keeps for itself goes with the folder: nothing is left at home.
+            command = [npm, "pack", "--silent", "--cache", f"{place}/npm", PACKAGE]
             done = subprocess.run(  # noqa: S603
                 command, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=place
             )
