@@ -14,7 +14,7 @@ demo: .venv/.installed
 	$(BIN)/recollect demo --out demo
 
 test: .venv/.installed
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/.installed
 	$(BIN)/ruff format --check .

@@ -1,7 +1,10 @@
 """onnxruntime beside torch: speed for `make bench`, and what int8 costs, for docs/results/onnx.json.
 
     python -m benchmarks.onnx                                            speed and start-up, about two minutes
+    python -m benchmarks.onnx same PHOTOS.zip --out docs/results/onnx-same.json
     python -m benchmarks.onnx int8 RUN IMAGES.zip PHOTOS.zip --out docs/results/onnx.json
+
+`same` exports the model imagenet and compares it with torch on 500 photographs, as `recollect export` does.
 
 RUN is a model trained on CIFAR-FS with `recollect train cifar-fs:IMAGES.zip --preset cifar-fs-c64f-quick`.
 Its int8 version is calibrated on 100 training pictures. Novel, Base and Both are measured as `recollect
@@ -26,6 +29,7 @@ import torch
 from benchmarks.recogniser import fastest, torch_backend
 from recollect.backends.onnx import OnnxBackend
 from recollect.backends.torch import TorchBackend
+from recollect.commands.export import compared_on
 from recollect.data.folder import find_items
 from recollect.data.tasks import TaskShape
 from recollect.evaluation.evaluate import Scorer, answer_figures, load_trained, model_answers
@@ -132,6 +136,13 @@ def few_shot(run, data, folder):
     return found
 
 
+def same(photos, folder):
+    """Return how the exported files of imagenet compare with torch."""
+    backend = TorchBackend.load("imagenet")
+    _, checked = exported(backend, folder, compared_on(photos))
+    return {key: value for key, value in checked.items() if key != "milliseconds"}
+
+
 def _size(folder, checked):
     size = (folder / "extractor.onnx").stat().st_size
     return {
@@ -184,7 +195,7 @@ def main():
 
 def _command():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", nargs="?", choices=["speed", "int8"], default="speed")
+    parser.add_argument("what", nargs="?", choices=["speed", "same", "int8"], default="speed")
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -193,11 +204,15 @@ def _command():
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run, images, photos = options.paths
-        found = {
-            "cifar-fs": few_shot(run, f"cifar-fs:{images}", folder / "cifar"),
-            "groceries": groceries(photos, folder / "groceries"),
-        }
+        *trained, photos = options.paths
+        if options.what == "same":
+            found = same(photos, folder / "same")
+        else:
+            run, images = trained
+            found = {
+                "cifar-fs": few_shot(run, f"cifar-fs:{images}", folder / "cifar"),
+                "groceries": groceries(photos, folder / "groceries"),
+            }
     text = json.dumps(found, indent=1) + "\n"
     print(text)
     if options.out is not None:

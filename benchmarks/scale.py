@@ -1,11 +1,12 @@
-"""How everything grows from a thousand to a million taught categories, in a store on a PostgreSQL server.
+"""How everything grows from a thousand to a million taught categories, in PostgreSQL and in an SQLite file.
 
     python -m benchmarks.scale [--most 1000000] [--out docs/results]
 
-writes scale.json, scale.png and scale.md. Vectors have d = 512. Clustered ones are like those of photographs:
-a thousand categories around each of many centres, fewer strong directions than weak ones, and a mean that is
-not zero. Random ones have no structure at all. A picture is a category's vector with noise; the cosine of the
-two is 0.78.
+writes scale.json, scale.png and scale.md. It needs 6 GB of memory and 20 GB of disk.
+
+Vectors have d = 512. Clustered ones are like those of photographs: a thousand categories around each of many
+centres, fewer strong directions than weak ones, and a mean that is not zero. Random ones have no structure at
+all. A picture is a category's vector with noise; the cosine of the two is 0.78.
 """
 
 import argparse
@@ -13,8 +14,10 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -28,11 +31,12 @@ from databases import Database
 from recollect import Recognizer
 from recollect.recognition import many
 from recollect.recognition.scoring import softmax
-from recollect.recognition.vectors import unit
-from recollect.store import Example, Owner, fold, open_store
+from recollect.recognition.vectors import VectorTable, unit
+from recollect.store import Example, Owner, Taught, fold, open_store
 from recollect.store.sql import _row, checksum
 
 SIZES = [10**3, 10**4, 10**5, 10**6]
+CROSSING = [5_000, 10_000, 20_000, 30_000, 40_000, 50_000, 70_000, 100_000]
 BLOCK = 10_000
 QUERIES, TEACHES, TOP = 60, 60, 5
 OWNER = Owner(FINGERPRINT, WIDTH)
@@ -101,14 +105,53 @@ def timed(run, each):
     }
 
 
-def table_of(kind, size):
-    """Return a recogniser that holds vectors of a kind, put straight into its table."""
+def synced(folder):
+    """Return the milliseconds that the disk takes to write 8 kB for good."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+
+        def write(_):
+            file.write(bytes(8192))
+            file.flush()
+            os.fdatasync(file.fileno())
+
+        return timed(write, range(100))
+
+
+def crossing(answers):
+    """Compare `predict` with and without an index, for ever more categories."""
     recognizer = Recognizer(Backend())
-    for block in range(-(-size // BLOCK)):
-        values = made(kind, block)[: size - block * BLOCK]
-        for place, vector in enumerate(values):
-            recognizer._vectors.put(block * BLOCK + place + 1, vector)
-    return recognizer
+    recognizer._most_exact = 10**9
+    rows, last = [], 0
+    for size in CROSSING:
+        for first in range(last, size, BLOCK // 2):
+            start = first % BLOCK
+            values = made("clustered", first // BLOCK)[start : start + BLOCK // 2]
+            ids = range(first + 1, first + 1 + len(values))
+            taught = [Taught(id_, f"category {id_}", 1, 1) for id_ in ids]
+            recognizer._learn(taught, [(id_, one[None]) for id_, one in zip(ids, values, strict=True)])
+        places = np.random.default_rng(1).choice(size, QUERIES, replace=False)
+        features, row = pictures(recognizer._vectors.rows(places)), {"categories": size}
+        index = many.ManyVectors(recognizer._vectors, recognizer._examples_of, recognizer._lifts)
+        for name, searched in (("exact_ms", None), ("index_ms", index)):
+            recognizer._many = searched
+            recognizer.predict_features(features[:1])
+            row[name] = timed(lambda one: recognizer.predict_features(one[None], TOP), features)["median"]
+        recognizer._many, last = None, size
+        rows.append(row)
+    answers.put(rows)
+
+
+def crossed(rows):
+    """Return where the two lines through what was measured cross."""
+    gaps = [row["exact_ms"] - row["index_ms"] for row in rows]
+    sizes = [row["categories"] for row in rows]
+    for place, gap in enumerate(gaps):
+        if gap > 0:
+            if not place:
+                return sizes[0]
+            share = -gaps[place - 1] / (gap - gaps[place - 1])
+            return round(int(sizes[place - 1] + share * (sizes[place] - sizes[place - 1])), -3)
+    return sizes[-1]
 
 
 def recall(table, searched, features):
@@ -122,8 +165,10 @@ def recall(table, searched, features):
 
 
 def measure_random(size, answers):
-    recognizer = table_of("random", size)
-    table = recognizer._vectors
+    table = VectorTable(WIDTH)
+    for block in range(-(-size // BLOCK)):
+        values = made("random", block)[: size - block * BLOCK]
+        table.put_all(np.arange(len(values)) + block * BLOCK + 1, values)
     searched = many.ManyVectors(table, lambda ids: np.ones(len([*ids]), np.int64), lambda counts: 0 * counts)
     rows = np.random.default_rng(1).choice(size, QUERIES, replace=False)
     answers.put({"recall_random": recall(table, searched, pictures(table.rows(rows)))})
@@ -162,14 +207,29 @@ def measure(url, size, answers):
     row["exact_ms"] = timed(
         lambda one: table.products(one[None]).argmax(), features[:: 1 if size < 10**6 else 6]
     )
-    new = pictures(features, 11)
+    answers.put(row | changes(recognizer, features))
+
+
+def measure_sqlite(path, size, answers):
+    """Open the file in this new process, and measure what differs from PostgreSQL."""
+    backend = Backend()
+    began = time.perf_counter()
+    recognizer = Recognizer(backend, path)
+    row = {"start_seconds": round(time.perf_counter() - began, 2)}
+    rows = np.random.default_rng(1).choice(size, TEACHES, replace=False)
+    answers.put(row | changes(recognizer, pictures(recognizer._vectors.rows(rows))))
+
+
+def changes(recognizer, features):
+    """Return what teaching and forgetting take; the recogniser is closed."""
+    new, before = pictures(features, 11), time.process_time()
     names = [f"new {number}" for number in range(TEACHES)]
-    row["teach_ms"] = timed(lambda k: recognizer.teach_features([names[k]], new[k : k + 1]), range(TEACHES))
+    row = {"teach_ms": timed(lambda k: recognizer.teach_features([names[k]], new[k : k + 1]), range(TEACHES))}
+    row["teach_core_ms"] = round(1e3 * (time.process_time() - before) / TEACHES, 2)
     found = [recognizer.predict_features(new[k : k + 1], 1)[0][0].category for k in range(TEACHES)]
-    row["taught_are_found"] = found == names
-    row["forget_ms"] = timed(recognizer.forget, names)
+    row |= {"taught_are_found": found == names, "forget_ms": timed(recognizer.forget, names)}
     recognizer.close()
-    answers.put(row)
+    return row
 
 
 def apart(function, *words):
@@ -236,8 +296,8 @@ def draw(report, path):
         (
             "teach one category, ms",
             {
-                "teach": [row["teach_ms"]["median"] for row in rows],
-                "forget": [row["forget_ms"]["median"] for row in rows],
+                "PostgreSQL": [row["teach_ms"]["median"] for row in rows],
+                "SQLite": [row["sqlite"]["teach_ms"]["median"] for row in rows],
             },
             5,
         ),
@@ -249,7 +309,14 @@ def draw(report, path):
             },
             None,
         ),
-        ("start from the store, s", {"start": [row["start_seconds"] for row in rows]}, 60),
+        (
+            "start from the store, s",
+            {
+                "PostgreSQL": [row["start_seconds"] for row in rows],
+                "SQLite": [row["sqlite"]["start_seconds"] for row in rows],
+            },
+            60,
+        ),
     )
     for axis, (title, lines, aim) in zip(axes.flat, panels, strict=True):
         for name, values in lines.items():
@@ -257,6 +324,8 @@ def draw(report, path):
         if aim is not None:
             axis.axhline(aim, color="grey", linestyle=":", label=f"aim: {aim}")
         axis.set(title=title, xlabel="taught categories")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
         axis.grid(visible=True, which="major", alpha=0.3)
         axis.legend()
     figure.savefig(path, dpi=80)
@@ -266,16 +335,13 @@ def page(report):
     """Return the figures as a page."""
     cells = [
         (
-            f"{row['categories']:,}".replace(",", " "),
+            spaced(row["categories"]),
             row["search"],
             f"{row['top5_ms']['median']} / {row['top5_ms']['p95']}",
             f"{row['exact_ms']['median']}",
             f"{row.get('recall', 1)} / {row['recall_random']}",
             f"{100 * row['probability_error']['mean']:.2f} %" if "probability_error" in row else "–",
-            f"{row['teach_ms']['median']} / {row['teach_ms']['p95']}",
-            f"{row['forget_ms']['median']}",
             f"{row['memory_bytes'] / 1e6:.0f} ({row['memory_bytes'] / row['vector_bytes']:.1f} ×)",
-            f"{row['start_seconds']}",
         )
         for row in report["rows"]
     ]
@@ -286,26 +352,64 @@ def page(report):
         "a product with each, ms",
         "recall@5: clustered / random",
         "error of probabilities",
-        "teach, ms: median / 95 %",
-        "forget, ms",
         "memory, MB (of the vectors)",
-        "start, s",
     )
-    lines = [" | ".join(row) for row in (head, ["---"] * len(head), *cells)]
-    solved = ", ".join(
-        f"{ms} ms at {int(size):,}".replace(",", " ") for size, ms in report["ridge_teach_ms"].items()
-    )
+    kept = [
+        (
+            spaced(row["categories"]),
+            *(
+                value
+                for one in (row, row["sqlite"])
+                for value in (
+                    f"{one['start_seconds']}",
+                    f"{one['teach_ms']['median']} / {one['teach_ms']['p95']}",
+                    f"{one['teach_core_ms']}",
+                    f"{one['forget_ms']['median']}",
+                )
+            ),
+        )
+        for row in report["rows"]
+    ]
+    kept_head = [
+        f"{store}: {what}"
+        for store in ("PostgreSQL", "SQLite")
+        for what in ("start, s", "teach, ms: median / 95 %", "of it in this process, core-ms", "forget, ms")
+    ]
+    crossing_rows = [
+        (spaced(row["categories"]), f"{row['exact_ms']}", f"{row['index_ms']}") for row in report["crossing"]
+    ]
+    solved = ", ".join(f"{ms} ms at {spaced(int(size))}" for size, ms in report["ridge_teach_ms"].items())
     return (
         "# Figures of scale\n\n"
         "    python -m benchmarks.scale\n\n"
-        f"wrote this page, scale.json and the picture: d = {report['width']}, {report['cores']} cores, a "
-        f"store on a PostgreSQL server on the same machine, whose load was {report['load']} when it began "
-        "(below 1 on an idle one). The extractor's time is not in it. [Scale](../scale.md) says what the "
-        "figures mean.\n\n"
-        + "\n".join(f"| {line} |" for line in lines)
-        + f"\n\nWith the generator `ridge`, solving all vectors after a change takes {solved}.\n\n"
-        "![How each figure grows with the number of taught categories](scale.png)\n"
+        f"wrote this page, scale.json and the picture in {report['seconds'] / 60:.0f} minutes: d = "
+        f"{report['width']}, {report['cores']} cores, stores on the same machine, whose load was "
+        f"{report['load']} when it began (below 1 on an idle one). The extractor's time is not in it. "
+        "[Scale](../scale.md) says what the figures mean.\n\n"
+        f"{table(head, cells)}\n\n"
+        "A start reads what the operating system still has in memory. A taught category is on disk before "
+        f"the call returns: this disk takes {report['sync_ms']['median']} ms (median; 95 %: "
+        f"{report['sync_ms']['p95']} ms) to write 8 kB for good. PostgreSQL waits for one such write, SQLite "
+        "for several.\n\n"
+        f"{table(('taught', *kept_head), kept)}\n\n"
+        "![How each figure grows with the number of taught categories](scale.png)\n\n"
+        "`predict` with one picture, ms, by a product with each category and through the index:\n\n"
+        f"{table(('taught', 'a product with each', 'index'), crossing_rows)}\n\n"
+        f"The two cross at about {spaced(report['crossed'])} categories; `predict` changes over at "
+        f"{spaced(report['exact_up_to'])}.\n\n"
+        f"With the generator `ridge`, solving all vectors after a change takes {solved}.\n"
     )
+
+
+def spaced(number):
+    """Return a number with spaces between its thousands."""
+    return f"{number:,}".replace(",", " ")
+
+
+def table(head, rows):
+    """Return a table in Markdown."""
+    lines = [" | ".join(row) for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def main():
@@ -323,16 +427,24 @@ def main():
         "exact_up_to": many.MOST_EXACT,
         "rows": [],
     }
+    report["crossing"] = apart(crossing)
+    report["crossed"] = crossed(report["crossing"])
+    print(f"{json.dumps(report['crossing'])}; they cross at {report['crossed']}", flush=True)
     database, last = Database("-c", "max_wal_size=8GB", "-c", "shared_buffers=512MB"), 0
+    folder = Path(tempfile.mkdtemp(prefix="scale-", dir=database.folder.parent))
+    file, report["sync_ms"] = str(folder / "taught.sqlite"), synced(folder)
     try:
         for size in sizes:
-            seconds = fill(database.url(), last, size)
-            row = apart(measure, database.url(), size) | apart(measure_random, size)
+            seconds = fill(database.url(), last, size) + fill(file, last, size)
+            database.ask("CHECKPOINT")
+            row = apart(measure, database.url(), size) | {"sqlite": apart(measure_sqlite, file, size)}
+            row |= apart(measure_random, size)
             report["rows"].append(row)
             print(f"{json.dumps(row)}; filled in {seconds:.0f} s", flush=True)
             last = size
     finally:
         database.remove()
+        shutil.rmtree(folder)
     report["ridge_teach_ms"] = ridge([size for size in sizes if size <= 10**5])
     report["seconds"] = round(time.perf_counter() - began)
     (given.out / "scale.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,11 @@
-"""Several servers on one PostgreSQL, which are killed, and so is PostgreSQL: nothing confirmed is lost."""
+"""Several servers on one PostgreSQL, which are killed, and so is PostgreSQL: nothing confirmed is lost.
+
+`SOAK_OUT=docs/results pytest soak/soak_postgres.py` also writes postgres.json.
+"""
 
 import contextlib
 import http.client
+import json
 import os
 import random
 import signal
@@ -142,12 +146,20 @@ def test_servers_and_postgres_are_killed_and_nothing_confirmed_is_lost(database,
     assert all(taught.examples == len(examples) == 1 for taught, examples in content.categories)
     logs = "".join(path.read_text() for path in tmp_path.glob("log-*"))
     assert "Traceback" not in logs
-    print(
-        f"\n{SERVERS} servers on one PostgreSQL, {SERVER_KILLS} × SIGKILL of a server, {DATABASE_KILLS} × of "
-        f"PostgreSQL: {len(teaching.confirmed)} of {TEACHES} categories confirmed, "
-        f"{len(teaching.confirmed - kept)} lost; "
-        f"{len(teaching.refused)} calls failed and were made again; a call took "
-        f"{1000 * percentile(teaching.seconds, 0.5):.0f} ms "
-        f"(median), {1000 * percentile(teaching.seconds, 0.99):.0f} ms (99 %)"
-    )
+    figures = {
+        "servers": SERVERS,
+        "teaches": TEACHES,
+        "server_kills": SERVER_KILLS,
+        "postgres_kills": DATABASE_KILLS,
+        "confirmed": len(teaching.confirmed),
+        "lost": len(teaching.confirmed - kept),
+        "made_again": len(teaching.refused),
+        "median_ms": round(1000 * percentile(teaching.seconds, 0.5)),
+        "p99_ms": round(1000 * percentile(teaching.seconds, 0.99)),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    print(f"\nseveral servers on one PostgreSQL: {json.dumps(figures)}")
     assert teaching.confirmed == kept == teaching.tried
+    if "SOAK_OUT" in os.environ:
+        path = Path(os.environ["SOAK_OUT"]) / "postgres.json"
+        path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

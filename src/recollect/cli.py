@@ -781,7 +781,7 @@ def reproduce(
     methods: str | None = _option(
         "NAMES",
         "Rows of table2 of other methods, with c32f: some of matching,prototypical,maml,fomaml,anil,"
-        "meta-lstm,temporal (none). Rows of table3, such as attention,logistic (all).",
+        "maml-started,meta-lstm,temporal (none). Rows of table3, such as attention,logistic (all).",
     ),
     out: Path = _option(
         "DIR",

@@ -101,6 +101,10 @@ class StoreFailure(StoreError):  # noqa: N818
     """A store that cannot be read or written: damaged, locked, read-only, or on a full disk."""
 
 
+class StoreAway(StoreFailure):
+    """A store whose server cannot be reached now; what is known of it stays known."""
+
+
 class ServiceError(RecollectError):
     """A service that does not answer, or refuses the request."""
 

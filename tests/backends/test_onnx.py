@@ -1,5 +1,6 @@
 """A recogniser on an exported folder: the same answers without torch, and nothing else is accepted."""
 
+import functools
 import json
 import multiprocessing
 import os
@@ -60,23 +61,40 @@ server.should_exit = True
 """
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def exported(request, make_model, tmp_path_factory):
-    """An exported folder, and the model file that it was made of."""
-    place = tmp_path_factory.mktemp(request.param)
-    options = dict(KINDS[request.param])
-    calibration = options.pop("calibration", Calibration())
-    model = make_model(**options)
-    save_model(place / "model.safetensors", model, calibration=calibration)
-    header = Header(spec=model.spec, calibration=calibration)
-    export(model, place / "exported", PICTURES, TAUGHT, header=header)
-    return place / "exported", place / "model.safetensors"
+@pytest.fixture(scope="module")
+def exports(make_model, tmp_path_factory):
+    """A maker of exported folders, each with the model file that it was made of."""
+
+    @functools.cache
+    def make(kind):
+        place = tmp_path_factory.mktemp(kind)
+        options = dict(KINDS[kind])
+        calibration = options.pop("calibration", Calibration())
+        model = make_model(**options)
+        save_model(place / "model.safetensors", model, calibration=calibration)
+        header = Header(spec=model.spec, calibration=calibration)
+        export(model, place / "exported", PICTURES, TAUGHT, header=header)
+        return place / "exported", place / "model.safetensors"
+
+    return make
+
+
+@pytest.fixture(params=KINDS)
+def exported(request, exports):
+    """An exported folder of each kind of model, and the model file that it was made of."""
+    return exports(request.param)
 
 
 @pytest.fixture
-def folder(exported, tmp_path):
+def any_kind(exports):
+    """The same, where the kind of model makes no difference."""
+    return exports("attention")
+
+
+@pytest.fixture
+def folder(any_kind, tmp_path):
     """A copy of an exported folder."""
-    return shutil.copytree(exported[0], tmp_path / "copy")
+    return shutil.copytree(any_kind[0], tmp_path / "copy")
 
 
 def both(exported):
@@ -153,15 +171,15 @@ def test_it_saves_to_one_file_that_torch_loads(exported, tmp_path):
     assert torch.categories() == onnx.categories()
 
 
-def test_it_can_be_pickled(exported):
-    recognizer = Recognizer.load(exported[0], backend="onnx")
+def test_it_can_be_pickled(any_kind):
+    recognizer = Recognizer.load(any_kind[0], backend="onnx")
     again = pickle.loads(pickle.dumps(recognizer))
     np.testing.assert_array_equal(again.features(PICTURES[:1]), recognizer.features(PICTURES[:1]))
 
 
-def test_a_fork_can_compute(exported, monkeypatch):
+def test_a_fork_can_compute(any_kind, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    recognizer = Recognizer.load(exported[0], backend="onnx")
+    recognizer = Recognizer.load(any_kind[0], backend="onnx")
     expected = recognizer.features(PICTURES[:1])
     here, there = multiprocessing.get_context("fork").Pipe()
 
@@ -181,7 +199,8 @@ def test_a_fork_can_compute(exported, monkeypatch):
         process.join()
 
 
-def test_the_commands_import_no_torch(exported, tmp_path, folder):
+def test_the_commands_import_no_torch(exported, tmp_path):
+    folder = shutil.copytree(exported[0], tmp_path / "copy")
     picture = write_picture(tmp_path / "new.png", 7)
     call = ["-m", "recollect.cli"]
     taught = run_without_torch(tmp_path, *call, "teach", folder, "gnu", picture)
@@ -193,14 +212,17 @@ def test_the_commands_import_no_torch(exported, tmp_path, folder):
     (answer,) = json.loads(found.stdout)["predictions"]
     assert [one["category"] for one in answer["answers"]] == [one.category for one in expected]
     assert "gnu" in {one.category for one in expected}
+
+
+def test_a_service_imports_no_torch(folder, tmp_path):
     served = run_without_torch(tmp_path, "-c", _SERVED, folder)
     assert served.stdout == "200\n", served.stderr
     blocked = run_without_torch(tmp_path, "-c", "import torch")
     assert "blocked: torch" in blocked.stderr
 
 
-def test_auto_takes_onnxruntime_where_torch_is_not_loaded(exported, monkeypatch):
-    folder, model = exported
+def test_auto_takes_onnxruntime_where_torch_is_not_loaded(any_kind, monkeypatch):
+    folder, model = any_kind
     monkeypatch.setattr(choice, "_faster", lambda *_: "measured")
     assert choice.open_backend(folder) == "measured"  # torch is loaded here
     monkeypatch.delitem(sys.modules, "torch")
@@ -213,27 +235,21 @@ def test_auto_takes_onnxruntime_where_torch_is_not_loaded(exported, monkeypatch)
 
 
 @pytest.mark.parametrize(("faster", "name"), [("onnx", "OnnxBackend"), ("torch", "TorchBackend")])
-def test_auto_measures_once_and_remembers(exported, monkeypatch, faster, name):
+def test_auto_measures_once_and_remembers(any_kind, monkeypatch, faster, name):
     times = {"torch": 2.0, "onnx": 2.0} | {faster: 1.0}
     calls = []
     monkeypatch.setattr(choice, "compare", lambda *_: calls.append(1) or times)
     for _ in range(2):
-        assert type(choice.open_backend(exported[0])).__name__ == name
+        assert type(choice.open_backend(any_kind[0])).__name__ == name
     assert len(calls) == 1
 
 
-def test_a_damaged_memory_of_what_is_faster_is_measured_again(exported, monkeypatch):
+def test_a_damaged_memory_of_what_is_faster_is_measured_again(any_kind, monkeypatch):
     monkeypatch.setattr(choice, "compare", lambda *_: {"torch": 1.0, "onnx": 2.0})
-    path = choice._place(exported[0], "cpu")
+    path = choice._place(any_kind[0], "cpu")
     path.parent.mkdir(parents=True)
     path.write_text('{"torch": "nonsense"}')
-    assert choice.measured(exported[0]) == {"torch": 1.0, "onnx": 2.0}
-
-
-def test_an_export_remembers_which_backend_is_faster(make_model, tmp_path, monkeypatch):
-    export(make_model(), tmp_path / "out", PICTURES[:2])
-    monkeypatch.setattr(choice, "compare", lambda *_: pytest.fail("measured again"))
-    assert choice.measured(tmp_path / "out").keys() == {"torch", "onnx"}
+    assert choice.measured(any_kind[0]) == {"torch": 1.0, "onnx": 2.0}
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "extractor.onnx", "generator.onnx"])
@@ -274,24 +290,24 @@ def test_a_list_without_an_exported_graph_changes_nothing_for_torch(folder):
     assert Recognizer.load(folder, backend="torch").categories()
 
 
-def test_a_model_that_was_not_exported_says_how(exported):
+def test_a_model_that_was_not_exported_says_how(any_kind):
     with pytest.raises(ModelError, match=r"is not exported to ONNX: run `recollect export"):
-        Recognizer.load(exported[1], backend="onnx")
+        Recognizer.load(any_kind[1], backend="onnx")
     with pytest.raises(ArgumentError, match="choose 'auto', 'torch' or 'onnx'"):
-        Recognizer.load(exported[1], backend="abacus")
+        Recognizer.load(any_kind[1], backend="abacus")
     with pytest.raises(ConfigError, match="not on 'cuda'"):
-        Recognizer.load(exported[0], backend="onnx", device="cuda")
+        Recognizer.load(any_kind[0], backend="onnx", device="cuda")
 
 
-def test_without_onnxruntime_the_remedy_is_named(exported, monkeypatch):
+def test_without_onnxruntime_the_remedy_is_named(any_kind, monkeypatch):
     monkeypatch.setattr("recollect.system.sessions.have_onnxruntime", lambda: False)
     with pytest.raises(ExtraError, match=r"pip install 'recollect\[onnx\]'"):
-        Recognizer.load(exported[0], backend="onnx")
+        Recognizer.load(any_kind[0], backend="onnx")
 
 
-def test_numbers_of_threads_reach_onnxruntime(exported, monkeypatch):
+def test_numbers_of_threads_reach_onnxruntime(any_kind, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    recognizer = Recognizer.load(exported[0], backend="onnx")
+    recognizer = Recognizer.load(any_kind[0], backend="onnx")
     options = recognizer.backend._extractor._opened.get_session_options()
     assert options.intra_op_num_threads == 3
     assert os.getpid() == recognizer.backend._extractor._process

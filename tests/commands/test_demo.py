@@ -3,8 +3,10 @@
 import json
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
+from sklearn.manifold import TSNE
 
 from colours import train_quickly
 from recollect.commands import demo
@@ -15,10 +17,18 @@ from recollect.training import loop
 from recollect.training.config import read_preset
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A cache for characters, which are drawn once for all tests here."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def short(monkeypatch):
+def short(monkeypatch, drawn):
     """Fewer pictures, steps and tasks, and no pictures of the training."""
     train_quickly(monkeypatch)
+    monkeypatch.setenv("RECOLLECT_CACHE", str(drawn))
+    monkeypatch.setattr("sklearn.manifold.TSNE", partial(TSNE, max_iter=250))
     monkeypatch.setattr(glyphs, "BASE_PICTURES", 12)
     monkeypatch.setattr(glyphs, "OTHER_PICTURES", 20)
     monkeypatch.setattr(glyphs, "HELD_PICTURES", 4)

@@ -66,11 +66,15 @@ def test_the_published_index_file_is_read_through_its_names_which_are_not_sorted
     [
         (
             {"novel_val": [*NAMES[5:8], NAMES[0]]},
-            f"names '{NAMES[0]}' twice: a category is in one group, once",
+            f"names '{NAMES[0]}' in base_val and in novel_val: a category is in one group, once",
         ),
+        ({"base_val": [NAMES[0]] * 2}, f"names '{NAMES[0]}' twice in base_val"),
         ({"base_val": NAMES[:1]}, "base_val needs at least 2 categories"),
-        ({"novel_val": "x"}, "base_val, base_test, novel_val, novel_test, or the index file"),
-        ({"more": []}, "is expected"),
+        (
+            {"novel_val": "x"},
+            r"novel_val, novel_test, or the index file.*\(novel_val is not a list of names\)",
+        ),
+        ({"more": []}, r"is expected \(more is unknown\)"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path, change, reason):

@@ -86,7 +86,7 @@ def test_counting_over_all_draws_finds_what_sorting_one_by_one_finds(half, teach
     expected = slowly(teach, half, examples, shots, PRIOR)
     for scores, support in ((1 << 21, 1 << 25), (50, 1), (1, 300)):
         monkeypatch.setattr(lowshot, "_SCORES", scores)
-        monkeypatch.setattr(lowshot, "_SUPPORT_VALUES", support)
+        monkeypatch.setattr(lowshot, "SUPPORT_VALUES", support)
         found = count_right(teach, half, examples, shots, PRIOR)
         assert {name: counts.tolist() for name, counts in found.items()} == expected
     assert len({str(counts) for counts in expected.values()}) >= 5, "figures differ"

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-import zipfile
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,7 +14,9 @@ from exporting import ROOT, export, run_without_torch
 from pictures import pixels_of, tree, write_folder, write_picture, write_zip
 from pretrained import DATA, needs_photographs, needs_weights
 from recollect import Recognizer
+from recollect.backends import choice
 from recollect.backends.exported import FILES, read_export
+from recollect.commands.export import compared_on
 from recollect.export import checking
 from recollect.export import folder as module
 from recollect.images import fit, open_picture
@@ -84,9 +86,10 @@ def test_the_example_needs_onnxruntime_and_numpy_alone(exported, tmp_path):
 
 
 @pytest.mark.parametrize("shot_aware", [False, True])
-def test_the_example_teaches(make_model, tmp_path, shot_aware):
-    folder = tmp_path / "out"
-    export(make_model(shot_aware=shot_aware), folder, PICTURES)
+def test_the_example_teaches(exported, make_model, tmp_path, shot_aware):
+    folder = tmp_path / "out" if shot_aware else exported[0]
+    if shot_aware:
+        export(make_model(shot_aware=True), folder, PICTURES)
     pictures = [write_picture(tmp_path / f"{number}.png", number) for number in range(50, 53)]
     done = run_without_torch(tmp_path, EXAMPLE, folder, pictures[0], "--teach", "gnu", *pictures)
     assert done.returncode == 0, done.stderr
@@ -124,7 +127,7 @@ def test_int8_is_smaller_and_measured(make_model, tmp_path):
     assert (tmp_path / "out" / "extractor.onnx").stat().st_size < whole
 
 
-def test_the_command_exports_what_was_taught(run, refused, tmp_path, make_model):
+def test_the_command_exports_what_was_taught(run, refused, tmp_path, make_model, monkeypatch):
     save_model(tmp_path / "zoo" / "model.safetensors", make_model(generator="ridge"))
     write_folder(tmp_path / "photos", {"okapi": 2, "tapir": 2})
     archive = write_zip(tmp_path / "photos.zip", tmp_path / "photos")
@@ -140,6 +143,8 @@ def test_the_command_exports_what_was_taught(run, refused, tmp_path, make_model)
     assert [[one["category"] for one in some["answers"]] for some in json.loads(found)["predictions"]] == [
         [one["category"] for one in some["answers"]] for some in json.loads(expected)["predictions"]
     ]
+    monkeypatch.setattr(choice, "compare", lambda *_: pytest.fail("measured again"))
+    assert choice.measured(out).keys() == {"torch", "onnx"}  # the export remembers which is faster
     assert "exists already: choose another name" in refused("export", tmp_path / "zoo", "--onnx", out)
     nothing = tmp_path / "nothing"
     nothing.mkdir()
@@ -160,10 +165,10 @@ def test_without_the_extra_the_remedy_is_named(refused, tmp_path, make_model, mo
 @needs_photographs
 def test_photographs_get_the_same_answers_from_the_ready_made_model(tmp_path):
     """500 real pictures: the same five best answers, scores within 1e-4."""
-    with zipfile.ZipFile(f"{DATA}/grocery/photos.zip") as archive:
-        names = [name for name in sorted(archive.namelist()) if name.endswith(".jpg")][::2][:500]
-        pictures = [archive.read(name) for name in names]
     from recollect.backends.torch import TorchBackend
+
+    pictures = compared_on(Path(DATA, "grocery", "photos.zip"))
+    assert len({picture.name for picture in pictures}) == 500
 
     backend = TorchBackend.load("imagenet")
     found = module.export_onnx(backend, Recognizer(backend), tmp_path / "out", pictures)

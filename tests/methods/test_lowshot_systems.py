@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from recollect.errors import Diverged
 from recollect.evaluation.lowshot import HalfFeatures, count_right, draw_examples, named
 from recollect.features import FeatureSet
-from recollect.methods.lowshot import SYSTEMS, analogies, logistic
+from recollect.methods.lowshot import SYSTEMS, analogies, logistic, system
 from recollect.methods.lowshot.embedding import Context, Network
 from recollect.methods.lowshot.generators import teach_with
 from recollect.methods.lowshot.matching import MatchingNetwork
@@ -158,6 +158,18 @@ def test_analogies_are_those_of_comparing_all_pairs_one_by_one():
     found = analogies.find_analogies(centres, partners)
     assert {tuple(one.flatten().tolist()) for one in found} == slow_analogies(centres, partners)
     assert 30 < len(found) <= 4 * 2 * 6
+    assert len(analogies.find_analogies(centres[:, :1], partners)) == 0, "one centroid has no differences"
+
+
+def test_without_analogies_there_is_logistic_regression(base, half):
+    support = half.examples.features[draw_examples(half.examples.labels.numpy(), 2, 1, seed=0)].float()
+    recipe = RECIPE.model_copy(update={"centroids": 1})
+    with torch.no_grad():
+        one, other = (
+            learned(SYSTEMS[key], base, 1, recipe)(support, half.columns).scores(half.novel.features.float())
+            for key in ("logistic-h", "logistic")
+        )
+    assert torch.equal(one[1], other[1])
 
 
 def test_partners_are_other_categories():
@@ -206,19 +218,54 @@ def test_filling_up_keeps_the_examples_and_starts_from_them():
     torch.manual_seed(0)
     support = torch.rand(2, 3, 2, D)
     changes = torch.rand(5, 2, D)
-    filled = analogies.fill_up(support, changes, lambda first, c, d: first + 0 * c, 6, seed=0)
+    filled = analogies.fill_up(
+        support, changes, lambda first, c, d: first + 0 * c, 6, torch.Generator().manual_seed(0)
+    )
     assert filled.shape == (2, 3, 6, D)
     assert torch.equal(filled[:, :, :2], support)
     for draw in range(2):
         for category in range(3):
             for extra in filled[draw, category, 2:]:
                 assert any(torch.equal(extra, one) for one in support[draw, category])
-    assert torch.equal(analogies.fill_up(support, changes, None, 2, seed=0), support)
+    assert torch.equal(analogies.fill_up(support, changes, None, 2, torch.Generator()), support)
     hallucinated = Hallucinator(D).fill_up(support, 6, torch.Generator().manual_seed(0))
     assert torch.equal(hallucinated[:, :, :2], support)
     nearest = torch.cdist(hallucinated[:, :, 2:], support).amin(-1)
     assert nearest.max() < 0.05, "it starts near the examples"
     assert nearest.min() > 0
+
+
+def test_changes_are_the_second_halves_of_analogies():
+    centres = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0))
+    found = analogies.find_analogies(centres, torch.tensor([[1, 2], [0, 3], [3, 1], [0, 2]]))
+    changes = analogies.Changes(centres, found)
+    assert len(changes) == len(found)
+    rows = torch.tensor([[7, 0, 3], [1, 1, len(found) - 1]])
+    for place, row in zip(
+        torch.cartesian_prod(torch.arange(2), torch.arange(3)), rows.flatten(), strict=True
+    ):
+        (b, first), (same, second) = found[row, 2:].tolist()
+        assert b == same
+        expected = torch.stack([centres[b, first], centres[b, second]])
+        assert torch.equal(changes[rows][tuple(place)], expected)
+
+
+@pytest.mark.parametrize("key", ["logistic-h", "prototype-matching-h"])
+def test_hallucination_is_the_same_however_many_draws_are_in_memory(key, base, half, monkeypatch):
+    examples = draw_examples(half.examples.labels.numpy(), 5, 2, seed=0)
+    support = half.examples.features[examples].float()
+    found = []
+    for values in (1 << 25, 2 * NOVEL * RECIPE.fill * D):
+        monkeypatch.setattr(system, "SUPPORT_VALUES", values)
+        teach = learned(SYSTEMS[key], base, 2)
+        with torch.no_grad():
+            found.append(teach(support, half.columns).scores(half.novel.features.float()))
+            alone = teach(support[:1], half.columns).scores(half.novel.features.float())
+    for one, other, first in zip(*found, alone, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(one[:, :1], first, atol=1e-4, rtol=1e-4)
+    assert system.draws_at_once(support, RECIPE.fill) == 2
+    assert system.draws_at_once(support, 1000) == 1
 
 
 def test_prototypical_scores_are_squared_distances_but_for_a_constant():
@@ -384,3 +431,12 @@ def test_learning_that_diverges_says_so(base):
     layer = torch.nn.Linear(2, 2)
     with pytest.raises(Diverged, match=r"lower lowshot.schedule.peak"):
         descend(layer, lambda step: layer.weight.sum() * torch.nan, RECIPE, base, 0)
+
+
+def test_centroids_that_are_almost_equal_have_no_direction():
+    generator = torch.Generator().manual_seed(0)
+    theirs, own = torch.randn(4, 8, generator=generator), torch.randn(500, 8, generator=generator)
+    theirs[1] = theirs[0] + 1e-6
+    cosine, ends = analogies._most_alike(own, theirs)
+    assert cosine.max() <= 1 + 1e-5
+    assert not (ends.sort(dim=1).values == torch.tensor([0, 1])).all(dim=1).any()

@@ -8,16 +8,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from colours import SETTINGS, SPLIT, write_colours
+from recollect.data.catalogue import load_data
 from recollect.methods import find_method
 from recollect.methods.task_network import convolve
 from recollect.model.model import Model
 from recollect.model.spec import LearnerSpec, ModelSpec, Preprocessing
-from recollect.training.config import make_config
+from recollect.training.config import make_config, read_preset
 
 TASKS, WAYS, SHOTS, QUERIES, STEPS = 2, 3, 2, 2, 2
 
 
-def problem(name, *, size=32, learn_rates=False, seed=0):
+def problem(name, *, size=32, learn_rates=False, seed=0, last_relu=True):
     """Return a method, an untrained model of double precision, and the pixels of some tasks."""
     method = find_method(name)
     torch.manual_seed(seed)
@@ -26,7 +28,11 @@ def problem(name, *, size=32, learn_rates=False, seed=0):
     )
     preprocessing = Preprocessing(size=size)
     spec = ModelSpec(
-        extractor="c32f", last_relu=True, preprocessing=preprocessing, categories=("a", "b"), learner=learner
+        extractor="c32f",
+        last_relu=last_relu,
+        preprocessing=preprocessing,
+        categories=("a", "b"),
+        learner=learner,
     )
     model = Model(spec, learner=method.learner).double()
     for block in model.extractor.blocks:  # weights and biases of batch norm that matter
@@ -51,7 +57,8 @@ def slowly(model, support, queries, *, second_order, head_alone=False):
             own = [weights[f"extractor.blocks.{block}.{part}"] for part in ("0.weight", "1.weight", "1.bias")]
             x = F.conv2d(x, own[0], padding=1)
             x = F.batch_norm(x, None, None, own[1], own[2], training=True)
-            x = F.relu(F.max_pool2d(x, 2))
+            x = F.max_pool2d(x, 2)
+            x = F.relu(x) if block < 3 or model.spec.last_relu else x
         return F.linear(x.flatten(1), weights["learner.head.weight"], weights["learner.head.bias"])
 
     found = []
@@ -80,6 +87,7 @@ def gradients(model, scores):
     return torch.autograd.grad(loss_of(scores), learned)
 
 
+@pytest.mark.parametrize("last_relu", [True, False])
 @pytest.mark.parametrize(
     ("name", "how"),
     [
@@ -88,14 +96,15 @@ def gradients(model, scores):
         ("anil", {"second_order": True, "head_alone": True}),
     ],
 )
-def test_scores_and_meta_gradients_are_those_of_a_loop_over_tasks(name, how):
-    method, model, support, queries = problem(name, learn_rates=True)
+def test_scores_and_meta_gradients_are_those_of_a_loop_over_tasks(name, how, last_relu):
+    method, model, support, queries = problem(name, learn_rates=True, last_relu=last_relu)
     ours = method.novel_scores(model.train(), support, queries)
     theirs = slowly(model, support, queries, **how)
     torch.testing.assert_close(ours, theirs)
     for one, other in zip(gradients(model, ours), gradients(model, theirs), strict=True):
         assert other.abs().max() > 0
         torch.testing.assert_close(one, other)
+    torch.testing.assert_close(method.novel_scores(model.eval(), support, queries), theirs)
 
 
 def test_a_run_may_begin_with_the_first_order():
@@ -210,6 +219,37 @@ def test_the_published_recipe_is_what_the_settings_say_nothing_of():
     adam = method.adam([parameter])
     adam.step()
     assert parameter.grad.tolist() == [10.0, -3.0]
+
+
+def test_a_head_may_start_at_zero(tmp_path):
+    split = load_data(str(write_colours(tmp_path / "pictures")), size=16, split=SPLIT)
+    for asked in (True, False):
+        settings = {**SETTINGS, "shots": "1", "meta.zero_head": str(asked).lower(), "device": "cpu"}
+        config = find_method("maml").settled(make_config({}, {"data": "x"}, settings))
+        head = find_method("maml").stage(config, split).model.learner.head
+        assert asked == (not head.weight.any() and not head.bias.any())
+
+
+def test_the_published_recipe_departs_from_nothing_and_ours_says_in_what():
+    method = find_method("maml")
+    published = make_config(read_preset("paper-maml"), {"data": "x"})
+    assert method.departures(published) == ""
+    assert published.stage1.pad == 0
+    assert not published.stage1.flip
+    changes = {
+        "meta.inner_steps": ("3", "3 and 10 steps of adaptation in training and on a new task"),
+        "meta.test_steps": ("4", "5 and 4 steps"),
+        "meta.inner_rate": ("0.1", "a rate of adaptation of 0.1 (0.01)"),
+        "meta.learn_rates": ("true", "learned for every weight tensor"),
+        "meta.first_order": ("0.25", "the first order for 25 % of the steps"),
+        "meta.zero_head": ("true", "a head that starts at zero"),
+        "meta.schedule": ("one-cycle", "falls from 0.001 to nothing"),
+    }
+    for name, (value, words) in changes.items():
+        found = method.departures(make_config(read_preset("paper-maml"), {"data": "x"}, {name: value}))
+        assert found.startswith("MAML: ")
+        assert words in found
+        assert found.count(",") == 0
 
 
 def test_pictures_that_are_decoded_on_the_fly_are_refused():

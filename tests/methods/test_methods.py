@@ -22,7 +22,7 @@ from recollect.training import loop
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
 
-ADAPTING = ("maml", "fomaml", "anil", "meta-lstm")  # see pixels, not features
+ADAPTING = ("maml", "fomaml", "anil", "maml-started", "meta-lstm")  # see pixels, not features
 META = (*ADAPTING, "temporal")  # tested against slow references in files of their own
 EPISODIC = ("matching", "prototypical", *META)
 LEARN = ("recollect", *EPISODIC)  # the others stand on a stage 1
@@ -175,6 +175,49 @@ def test_an_episodic_run_that_broke_off_ends_as_one_that_did_not(
     one, other = (
         load_model(folder, learner=find_method(name).learner).state_dict()
         for folder in (trained(name), tmp_path / "run")
+    )
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_method_from_a_trained_classifier_starts_from_stage_1_of_ours(
+    trained, colours, tmp_path, monkeypatch
+):
+    train_quickly(monkeypatch)
+    still = configured(colours, "maml-started", **{"meta.rate": "1e-12", "meta.classify": "0.25"})
+    find_method("maml-started").train(still, tmp_path / "still")
+    ours = configured(colours, "recollect", **{"stage1.steps": str(STEPS // 4), "generator": "mean"})
+    find_method("recollect").train(ours, tmp_path / "ours")
+    classifier = load_model(tmp_path / "ours" / "stage1.safetensors").extractor.state_dict()
+    model = load_model(tmp_path / "still", learner=find_method("maml-started").learner)
+    for name, weight in model.extractor.state_dict().items():
+        torch.testing.assert_close(weight, classifier[name], rtol=0, atol=1e-6)
+    steps = dict.fromkeys((1, 2), 0)
+    for line in RunFolder(trained("maml-started")).metrics():
+        steps[line["stage"]] = line["step"]
+    assert steps == {1: STEPS // 2, 2: STEPS // 2 * 24 // (2 * 3 * (1 + 2))}
+    facts = read_header(trained("maml-started")).provenance
+    assert {"stage1_seconds", "stage2_seconds"} <= facts.keys()
+
+
+def test_a_method_from_a_trained_classifier_that_broke_off_in_its_tasks_ends_as_one_that_did_not(
+    trained, colours, tmp_path, monkeypatch
+):
+    train_quickly(monkeypatch)
+    save = loop.save_checkpoint
+
+    def breaking(path, state):
+        save(path, state)
+        if path.name.startswith("stage2") and state.step == 5:
+            raise KeyboardInterrupt
+
+    method, folder = find_method("maml-started"), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", breaking)
+        with pytest.raises(KeyboardInterrupt):
+            method.train(configured(colours, "maml-started"), folder)
+    method.train(RunFolder(folder).config(), folder, resume=True)
+    one, other = (
+        load_model(run, learner=method.learner).state_dict() for run in (trained("maml-started"), folder)
     )
     assert all(torch.equal(one[key], other[key]) for key in one)
 

@@ -1,37 +1,20 @@
 """A real browser that looks at a real service."""
 
-import os
-import shutil
-
 import pytest
-from looking import INSECURE, Looking, film
+from looking import CHROMIUM, INSECURE, Looking, browsing
 
+from recollect import Recognizer
 from serving import serving
-
-CHROMIUM = shutil.which("chromium")
-FLAGS = (
-    *("--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", f"--host-resolver-rules=MAP {INSECURE} 127.0.0.1"),
-    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
-)
 
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     """Chromium, whose camera sees a thing that turns a little."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("there is no chromium here: apt-get install chromium")
-    folder = tmp_path_factory.mktemp("browser")
-    flags = [*FLAGS, f"--use-file-for-fake-video-capture={film(folder)}"]
-    if os.getuid() == 0:
-        flags.append("--no-sandbox")
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(
-            executable_path=CHROMIUM, args=flags, env={**os.environ, "HOME": str(folder)}
-        )
+    with browsing(tmp_path_factory.mktemp("browser")) as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture
@@ -48,11 +31,21 @@ def look(browser):
         one.close()
 
 
-@pytest.fixture
-def service():
+@pytest.fixture(scope="session")
+def served():
     """A service of the model of characters; what it is taught is in memory."""
     with serving("glyphs", threads=1, hosts=(INSECURE,)) as running:
         yield running
+
+
+@pytest.fixture
+def service(served):
+    """The service, as if nothing had happened to it."""
+    engine = served.engine
+    engine.recognizer = Recognizer(engine.recognizer.backend)
+    engine.recognizer.before_adding = engine._check_room
+    engine._waiting = 0
+    return served
 
 
 @pytest.fixture

@@ -3,6 +3,10 @@
 import base64
 import io
 import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,27 @@ from PIL import Image, ImageDraw
 
 INSECURE = "recollect.test"  # a name that leads here, at which a browser trusts nobody
 PATIENCE = 20_000  # milliseconds, for a busy machine
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    *("--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", f"--host-resolver-rules=MAP {INSECURE} 127.0.0.1"),
+    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
+)
+
+
+@contextmanager
+def browsing(folder: Path, seen: Path | None = None) -> Iterator:
+    """Start Chromium, whose camera sees a film, or else a thing that turns a little."""
+    from playwright.sync_api import sync_playwright
+
+    flags = [*FLAGS, f"--use-file-for-fake-video-capture={seen or film(folder)}"]
+    if os.getuid() == 0:
+        flags.append("--no-sandbox")
+    home = {**os.environ, "HOME": str(folder)}
+    with sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=flags, env=home)
+        yield chromium
+        chromium.close()
 
 
 def photograph(seed: int = 0, side: int = 240, turn: float = 0.0) -> Image.Image:
@@ -54,7 +79,7 @@ HOUSE = [[(0.25, 0.85), (0.25, 0.45), (0.5, 0.15), (0.75, 0.45), (0.75, 0.85), (
 class Looking:
     """One person at the page of a service."""
 
-    def __init__(self, browser, url, *, errors=(), script=None, loaded=True, **options) -> None:
+    def __init__(self, browser, url, *, errors=(), script=None, loaded=True, clock=False, **options) -> None:
         self.context = browser.new_context(
             **{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **options}
         )
@@ -66,6 +91,8 @@ class Looking:
         self.expected = errors
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._complain)
+        if clock:
+            self.page.clock.install()
         self.page.goto(url)
         if loaded:
             self.page.locator("#categories:not([aria-busy])").wait_for(state="attached")
@@ -108,6 +135,10 @@ class Looking:
         self.page.wait_for_function(
             "name => document.getElementById('verdict').textContent === name", arg=name
         )
+
+    def waits(self, seconds) -> None:
+        """Let time pass for the page, which was opened with a `clock`, and for nobody else."""
+        self.page.clock.run_for(1000 * seconds)
 
     # What a person does
 

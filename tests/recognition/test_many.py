@@ -193,7 +193,7 @@ def test_the_order_of_teaching_hardly_matters(make_model):
     both[1]._store.fill(both[0]._store.content())
     both[1]._seen = object()
     for id_ in np.random.default_rng(1).permutation(np.arange(1, 401)).tolist():
-        both[1]._learn([both[0]._taught[id_]])
+        both[1]._learn_own([both[0]._taught[id_]])
     assert both[1].search == "index"
     assert both[0]._many._sampled.ids == both[1]._many._sampled.ids
     assert same(both, features[:30], within=0.1) > 0.9
@@ -264,6 +264,37 @@ def test_blocks_of_a_table_are_one_table():
     rows = np.array([table.row(id_) for id_ in table.ids])
     assert table.ids_of(rows.tolist()) == table.ids
     assert np.array_equal(table.rows(rows), values[left])
+
+
+@pytest.mark.parametrize("sizes", [(1, 5, 0, 200, 130, 1), (500,), (127, 1, 1)])
+def test_vectors_put_in_at_once_lie_where_those_put_in_one_by_one_do(sizes):
+    values = rng.standard_normal((600, 5)).astype(np.float32)
+    at_once, one_by_one, first = VectorTable(5), VectorTable(5), 0
+    for size in sizes:
+        ids = np.arange(first, first + size)
+        rows = at_once.put_all(2 * ids, values[ids])
+        assert rows.tolist() == [one_by_one.put(2 * id_, values[id_]) for id_ in ids.tolist()]
+        first += size
+    some = np.array([1, 2, 2 * first - 1, 2 * first])  # between, again, and after the others
+    rows = at_once.put_all(some, values[-4:])
+    assert rows.tolist() == [one_by_one.put(id_, values[k - 4]) for k, id_ in enumerate(some.tolist())]
+    assert at_once.ids == one_by_one.ids
+    assert np.array_equal(at_once.products(values[:3]), one_by_one.products(values[:3]))
+
+
+@pytest.mark.parametrize("width", [32, 33, 34, 35])
+def test_codes_are_those_of_faiss(width):
+    values = rng.standard_normal((200, width)).astype(np.float32)
+    made = Index(values)
+    turned = (values - made._mean) @ made._rotation
+    assert np.array_equal(made._codes(values), made._shards[0].pq.compute_codes(turned))
+    made.append(values[:190])
+    for row in range(190, 200):
+        made.put(row, values[row])
+    for number, shard in enumerate(made._shards):
+        other = Index(values)._shards[number]
+        other.add(turned[number :: index._SHARDS])
+        assert np.array_equal(made._blocks(shard), made._blocks(other))
 
 
 def test_an_index_answers_in_a_process_that_forked():

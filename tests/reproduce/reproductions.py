@@ -1,13 +1,7 @@
 """Reproductions as tests read and compare them."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 from pictures import tree
 from recollect.reproduce import page
@@ -31,37 +25,6 @@ def timeless(folder, copy):
             write_json(there, words)
     page.write_page(copy)
     return tree(copy)
-
-
-HERE = Path(__file__).parent
-SLOW = """
-import sys, time
-sys.path[:0] = sys.argv[1:3]
-from pathlib import Path
-import pytest
-from recollect.training import loop
-save = loop.save_checkpoint
-def slow(path, state):
-    save(path, state)
-    time.sleep(0.1)
-loop.save_checkpoint = slow
-"""
-
-
-def kill_when(begun, code, *words):
-    """Run Python code in a process that writes checkpoints slowly; kill it once the file `begun` is there.
-
-    `words` are its `sys.argv[3:]`; it may import the tests.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW + code, str(HERE), str(HERE.parent), *map(str, words)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    while not begun.exists():
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
 
 
 def words_of(settings):

@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 import torch
-from reproductions import kill_when, read, timeless
+from reproductions import read, timeless
 from test_table2 import SETTINGS, lines_of, reproduced
 from test_table2 import few_glyphs as fewer_glyphs
 
+from killing import kill_when
 from recollect.data import glyphs
 from recollect.errors import DataError
 from recollect.methods import find_method
@@ -72,6 +73,7 @@ def test_the_page_says_which_methods_cannot_score_base_categories_and_how_maml_a
             assert " ± " in line[2]
             assert line[3:] == ["no base scores", "no base scores"]
     assert "by the statistics of all of them together" in text
+    assert "MAML: 1 and 1 steps of adaptation in training and on a new task (published: 5 and 10)" in text
     assert "--methods maml,temporal" in text
     assert "--extractors" not in text
     assert "Cosine classifier" not in text, "there is no row of ours"
@@ -85,11 +87,15 @@ def test_published_figures_stand_beside_those_of_methods(finished, tmp_path):
     assert five[3:5] == ["63.10", "–"]
 
 
-KILLED = """
-import test_methods_of_table2 as tests
-tests.few_glyphs(pytest.MonkeyPatch())
-tests.reproduced(Path(sys.argv[3]), **tests.WISHES)
-"""
+def test_on_cifar_fs_figures_published_on_it_or_else_on_mini_imagenet_stand_beside(finished, tmp_path):
+    timeless(finished, tmp_path)
+    write_json(tmp_path / "plan.json", {**read(tmp_path / "plan.json"), "data": "cifar-fs:images"})
+    path = page.write_page(tmp_path)
+    one, five, *_ = lines_of(path, "MAML, c32f")
+    assert [one[-1], five[-1]] == ["58.9", "71.5"]
+    one, five, *_ = lines_of(path, "Temporal convolutions, c32f")
+    assert [one[-1], five[-1]] == ["55.71 on mini-ImageNet", "68.88 on mini-ImageNet"]
+    assert "which is another problem" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -99,7 +105,8 @@ def test_a_reproduction_of_methods_that_was_killed_goes_on_and_gives_the_same_pa
     for name in ("maml-5-shot", "temporal-5-shot"):
         shutil.rmtree(folder / "runs" / name)
         (folder / "results" / f"{name}.json").unlink()
-    kill_when(folder / "runs" / "maml-5-shot" / "stage1.checkpoint.safetensors", KILLED, folder)
+    begun = folder / "runs" / "maml-5-shot" / "stage1.checkpoint.safetensors"
+    kill_when(begun, lambda: reproduced(folder, **WISHES))
     assert not (folder / "results" / "maml-5-shot.json").exists()
     reproduced(folder, **WISHES)
     assert timeless(folder, tmp_path / "one") == timeless(finished, tmp_path / "other")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from reproductions import kill_when, read, timeless, words_of
+from reproductions import read, timeless, words_of
 
 from colours import SETTINGS, train_quickly, write_colours
+from killing import kill_when
 from pictures import tree
 from recollect.errors import ConfigError, DataError, Diverged, Stopped
 from recollect.evaluation.tsne import tsne_report
@@ -136,17 +137,11 @@ def test_what_is_finished_is_not_done_again(finished, colours, tmp_path, monkeyp
     assert tree(finished) == before
 
 
-KILLED = """
-import test_reproduce as tests
-tests.few_rows(pytest.MonkeyPatch())
-tests.reproduced(sys.argv[3], Path(sys.argv[4]))
-"""
-
-
 def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(finished, colours, tmp_path):
     folder = tmp_path / "killed"
     # In the middle of the training after two finished ones.
-    kill_when(folder / "runs" / "cosine-mean" / "stage1.checkpoint.safetensors", KILLED, colours, folder)
+    begun = folder / "runs" / "cosine-mean" / "stage1.checkpoint.safetensors"
+    kill_when(begun, lambda: reproduced(colours, folder))
     done = tree(folder / "results")
     assert sorted(done) == ["matching-1-shot.json", "matching-5-shot.json"]
     stamps = {path: path.stat().st_mtime_ns for path in folder.glob("runs/matching-*/*")}

@@ -12,7 +12,7 @@ from hypothesis.errors import Unsatisfiable
 from mutations import COUNT, mutations
 from serving import TOKEN, Service, form, picture, serving
 
-EXAMPLES = 300 if "SOAK_MUTATIONS" in os.environ else 12
+EXAMPLES = 300 if "SOAK_MUTATIONS" in os.environ else 6
 KINDS = ("JPEG", "PNG", "WEBP", "GIF")
 
 

@@ -28,9 +28,24 @@ def lines(log):
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
-def test_it_starts_teaches_logs_and_ends_on_sigterm(folder, tmp_path):
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """Check that the page of a service was opened once, at an address where it can be reached."""
+    pages, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" >> {pages}\n', encoding="utf-8")
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+
+    def check(service):
+        assert pages.read_text(encoding="utf-8") == f"http://127.0.0.1:{service.address[1]}/\n"
+
+    return check
+
+
+def test_it_starts_opens_the_page_teaches_logs_and_ends_on_sigterm(folder, tmp_path, opened):
     log = tmp_path / "log"
-    with started(folder, "--token", TOKEN, "--threads", "1", log=log) as service:
+    words = ("--token", TOKEN, "--threads", "1", "--host", "0.0.0.0", "--open")
+    with started(folder, *words, log=log) as service:
         shown = Path(f"/proc/{service.process.pid}/cmdline").read_bytes()
         assert b"serve" in shown
         assert TOKEN.encode() not in shown
@@ -40,6 +55,7 @@ def test_it_starts_teaches_logs_and_ends_on_sigterm(folder, tmp_path):
         figures = service.call("GET", "/metrics").content.decode()
         service.process.terminate()
         assert service.process.wait(30) == 0
+        opened(service)
     taught, predicted = (one for one in lines(log) if one.get("method") == "POST")
     assert (taught["path"], taught["status"], taught["pictures"]) == ("/v1/categories", 200, 1)
     assert (predicted["path"], predicted["bytes"]) == ("/v1/predict", len(PICTURES[1]))
@@ -74,7 +90,7 @@ def test_every_request_that_was_accepted_is_answered_after_sigterm(folder, tmp_p
         with ThreadPoolExecutor(8) as pool:
             for number in range(8):
                 pool.submit(quietly, number)
-            time.sleep(1.5)
+            time.sleep(1)
             service.process.send_signal(signal.SIGTERM)
             assert service.process.wait(30) == 0
             stop.set()
@@ -83,8 +99,9 @@ def test_every_request_that_was_accepted_is_answered_after_sigterm(folder, tmp_p
     assert [one for one in broken if one] == []
 
 
-def test_workers_see_each_others_categories_at_once(folder, tmp_path):
-    with started(folder, "--workers", "2", "--threads", "1", log=tmp_path / "log") as service:
+def test_workers_see_each_others_categories_at_once(folder, tmp_path, opened):
+    words = ("--workers", "2", "--threads", "1", "--open")
+    with started(folder, *words, log=tmp_path / "log") as service:
         for number in range(6):
             name = f"category-{number}"
             assert service.call("POST", f"/v1/categories?name={name}", PICTURES[number % 4]).status == 200
@@ -99,6 +116,7 @@ def test_workers_see_each_others_categories_at_once(folder, tmp_path):
         assert len(children) >= 2
         service.process.terminate()
         assert service.process.wait(30) == 0
+        opened(service)
 
 
 def test_it_does_not_start_where_it_cannot(refused, folder, tmp_path):
@@ -138,18 +156,3 @@ def test_https(model, tmp_path):
         trusted = ssl.create_default_context(cafile=cert)
         with urllib.request.urlopen(f"{url}/healthz", context=trusted, timeout=30) as answer:
             assert json.load(answer) == {"status": "ok"}
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_page_is_opened_once_when_it_can_be_reached(folder, tmp_path, workers):
-    opened, browser = tmp_path / "opened", tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$@" >> {opened}\n', encoding="utf-8")
-    browser.chmod(0o755)
-    words = ("--threads", "1", "--workers", workers, "--host", "0.0.0.0", "--open")
-    with started(
-        folder, *words, log=tmp_path / "log", BROWSER=str(browser), RECOLLECT_TOKEN=TOKEN
-    ) as service:
-        while not opened.exists():
-            time.sleep(0.05)
-        time.sleep(0.5)  # for another one to open it again
-        assert opened.read_text(encoding="utf-8") == f"http://127.0.0.1:{service.address[1]}/\n"

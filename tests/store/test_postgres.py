@@ -12,7 +12,7 @@ import pytest
 
 from databases import FAST, PASSWORD, Database, programs
 from recollect import Recognizer
-from recollect.errors import StoreError
+from recollect.errors import StoreAway, StoreError
 from recollect.modelfile import save_model
 from recollect.store import ANY, NewExample, Owner, Server, open_store, store_place
 from recollect.store.postgres import MIGRATIONS, PostgresStore
@@ -125,7 +125,7 @@ def test_a_change_that_fails_inside_is_undone_and_the_next_works(store, monkeypa
     def fail(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(PostgresStore, "_changed", fail)
+    monkeypatch.setattr(PostgresStore, "_announce", fail)
     with pytest.raises(KeyboardInterrupt):
         store.add("okapi", [EXAMPLE])
     monkeypatch.undo()
@@ -328,6 +328,113 @@ def test_answers_go_on_while_the_server_is_away_and_teaching_when_it_is_back(
         own.start()
         recognizer.teach("tapir", picture)
         assert [one.name for one in recognizer.categories() if one.origin == "novel"] == ["okapi", "tapir"]
+
+
+def test_answers_go_on_if_the_server_goes_between_a_notification_and_the_look_at_what_changed(
+    own, tmp_path, make_model
+):
+    save_model(tmp_path / "model.safetensors", make_model())
+    picture = np.full((16, 16, 3), 7, np.uint8)
+    with (
+        Recognizer.load(tmp_path / "model.safetensors", own.url()) as recognizer,
+        Recognizer.load(tmp_path / "model.safetensors", own.url()) as other,
+    ):
+        recognizer.teach("okapi", picture)
+        before = recognizer.predict(picture)
+        other.teach("tapir", picture)
+        assert settled(recognizer._store, recognizer._seen, 5) != recognizer._seen
+        own.stop(signal.SIGKILL)
+        for _ in range(3):
+            assert recognizer.predict(picture) == before
+        own.start()
+        until = time.monotonic() + 10
+        while recognizer.predict(picture) == before and time.monotonic() < until:
+            time.sleep(0.05)
+        assert [one.name for one in recognizer.categories() if one.origin == "novel"] == ["okapi", "tapir"]
+
+
+def test_a_server_that_is_away_is_asked_ever_less_often(own, tmp_path, make_model, monkeypatch):
+    save_model(tmp_path / "model.safetensors", make_model())
+    with Recognizer.load(tmp_path / "model.safetensors", own.url()) as recognizer:
+        feature = np.ones((1, recognizer.width), np.float32)
+        recognizer._seen = -1  # something is to be taken over
+        own.stop(signal.SIGKILL)
+        tries, connect = [], PostgresStore._connect
+        monkeypatch.setattr(PostgresStore, "_connect", lambda self: tries.append(1) or connect(self))
+        began = time.monotonic()
+        while time.monotonic() < began + 1.2:
+            recognizer.predict_features(feature)
+        assert 1 <= len(tries) <= 3
+
+
+def test_a_server_that_goes_before_anything_is_known_is_an_error(own, tmp_path, make_model, monkeypatch):
+    save_model(tmp_path / "model.safetensors", make_model())
+
+    def gone(self):
+        own.stop(signal.SIGKILL)
+        return base_changes(self)
+
+    base_changes = PostgresStore.base_changes
+    monkeypatch.setattr(PostgresStore, "base_changes", gone)
+    with pytest.raises(StoreAway):
+        Recognizer.load(tmp_path / "model.safetensors", own.url())
+    own.start()
+
+
+def test_what_was_kept_is_confirmed_though_the_server_goes_before_it_is_read_again(
+    own, tmp_path, make_model, monkeypatch
+):
+    save_model(tmp_path / "model.safetensors", make_model())
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), np.uint8)
+    with Recognizer.load(tmp_path / "model.safetensors", own.url()) as recognizer:
+        recognizer.teach("okapi", pictures[0])
+        add_all = PostgresStore.add_all
+
+        def and_stop(self, new):
+            added = add_all(self, new)
+            own.stop(signal.SIGKILL)
+            return added
+
+        monkeypatch.setattr(PostgresStore, "add_all", and_stop)
+        assert recognizer.teach("okapi", pictures[1]).examples == 2
+        monkeypatch.undo()
+        own.start()
+        recognizer.teach("tapir", pictures[1])
+        shown = {one.name: one.examples for one in recognizer.categories() if one.origin == "novel"}
+        assert shown == {"okapi": 2, "tapir": 1}
+
+
+def test_own_changes_are_not_read_again_and_those_of_others_are(postgres, tmp_path, make_model, monkeypatch):
+    save_model(tmp_path / "model.safetensors", make_model())
+    pictures = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
+    read, changed = [], PostgresStore.changed
+    monkeypatch.setattr(
+        PostgresStore, "changed", lambda self, since: read.append(self) or changed(self, since)
+    )
+    with (
+        Recognizer.load(tmp_path / "model.safetensors", postgres) as one,
+        Recognizer.load(tmp_path / "model.safetensors", postgres) as other,
+    ):
+        read.clear()
+        one.teach("okapi", pictures[0])
+        one.teach("okapi", pictures[1])
+        one.rename("okapi", "Okapi")
+        one.hide("base-0")
+        one.teach("tapir", pictures[2])
+        one.forget("tapir")
+        one.predict(pictures)
+        assert one._store not in read
+        until = time.monotonic() + 5
+        while len(other.categories()) == len(one.categories()) - 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        other._store._connection.execute("UNLISTEN *")
+        one._store._connection.execute("UNLISTEN *")
+        for own, name in ((other, "quoll"), (one, "saola")):  # neither has heard of the other
+            own.teach(name, pictures[0])
+        time.sleep(0.6)
+        assert one.categories() == other.categories()
+        assert one.predict(pictures) == other.predict(pictures)
+        assert {"Okapi", "quoll", "saola"} <= {category.name for category in one.categories()}
 
 
 def test_recognisers_on_one_server_see_what_the_others_do(postgres, tmp_path, make_model):

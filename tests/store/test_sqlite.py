@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from mutations import COUNT, mutations
 from pictures import disk_room
-from recollect.errors import StoreError
+from recollect.errors import NameTakenError, StoreError
 from recollect.store import BaseChange, NewExample, Owner, open_store, sqlite
 from recollect.store.sql import checksum
 from recollect.store.sqlite import SqliteStore
@@ -236,6 +236,88 @@ def test_whatever_is_gone_from_a_store_is_noticed_at_the_next_call(path, change)
     for call in (store.categories, lambda: store.add("quoll", [EXAMPLE]), lambda: open_store(path, OWNER)):
         with pytest.raises(StoreError, match=r"taught\.sqlite is damaged: what it lists does not match"):
             call()
+
+
+def test_the_sums_of_the_seal_keep_in_step_with_every_change(path, monkeypatch):
+    """A change counts itself into the sums, whoever wrote before it; a copy that is opened anew agrees."""
+    monkeypatch.setattr(sqlite, "_FEW", -1)  # as if there were too many to sum them up every time
+
+    def whole():
+        """Check the seal against all that is kept."""
+        store.categories()
+        open_store(path, OWNER).close()
+
+    store, other = open_store(path, OWNER), open_store(path, OWNER)
+    okapi = store.add("okapi", [EXAMPLE])
+    store.add("tapir", [EXAMPLE, EXAMPLE])
+    whole()
+    store.add("okapi", [EXAMPLE])
+    store.rename(okapi.id, "Okapi")
+    whole()
+    other.add("quoll", [EXAMPLE])
+    store.add("saola", [EXAMPLE])
+    whole()
+    with pytest.raises(NameTakenError):
+        store.add_all({"kakapo": [EXAMPLE], "TAPIR": [EXAMPLE]})
+    other.remove_example(store.examples(okapi.id)[0].id)
+    with pytest.raises(NameTakenError):
+        store.add_all({"kakapo": [EXAMPLE], "TAPIR": [EXAMPLE]})
+    store.add("kakapo", [EXAMPLE])
+    whole()
+    for taught in store.categories():
+        store.remove(taught.id)
+    whole()
+    store.add("okapi", [EXAMPLE])
+    whole()
+
+
+@pytest.mark.parametrize("few", [10_000, -1])
+def test_a_writer_notices_damage_that_no_process_announced(path, monkeypatch, few):
+    monkeypatch.setattr(sqlite, "_FEW", few)
+    store = open_store(path, OWNER)
+    first, *_ = store.add_all({f"category {number}": [EXAMPLE] for number in range(2000)})
+    store.add("okapi", [EXAMPLE])
+    ((kept,),) = store._rows("SELECT checksum FROM categories WHERE id = ?", first.id)
+    row = b"category 0category 0"  # name and fold lie side by side
+    content = path.read_bytes()
+    assert content.count(row) == 1
+    place = content.index(kept.to_bytes(4, "big"), content.index(row))
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write((kept ^ 1).to_bytes(4, "big"))
+    store._rows("PRAGMA shrink_memory")  # as if other pages had taken the place of this one
+    if few < 0:
+        store.add("tapir", [EXAMPLE])  # the sums are of a moment ago
+        store._rows("PRAGMA shrink_memory")
+        monkeypatch.setattr(sqlite, "_SUM_SECONDS", -1)
+    with pytest.raises(StoreError, match="is damaged: what it lists does not match"):
+        store.add("quoll", [EXAMPLE])
+
+
+@pytest.mark.parametrize("done", range(6))
+def test_an_interruption_while_sums_are_prepared_leaves_nothing_behind(path, monkeypatch, done):
+    monkeypatch.setattr(sqlite, "_FEW", -1)
+    store, whole = open_store(path, OWNER), sqlite._SUMS
+    monkeypatch.setattr(sqlite, "_SUMS", (*whole[:done], "SELECT no_such_column"))
+    with pytest.raises(StoreError):
+        store.add("okapi", [EXAMPLE])
+    monkeypatch.setattr(sqlite, "_SUMS", whole)
+    okapi = store.add("okapi", [EXAMPLE])
+    store.add("tapir", [EXAMPLE])
+    store.remove(okapi.id)
+    assert [taught.name for taught in open_store(path, OWNER).categories()] == ["tapir"]
+
+
+def test_a_change_looks_only_at_its_own_category(path, monkeypatch):
+    monkeypatch.setattr(sqlite, "_FEW", -1)
+    store = open_store(path, OWNER)
+    store.add_all({f"category {number}": [EXAMPLE] for number in range(50)})
+    store.add("okapi", [EXAMPLE])
+    asked = []
+    store._connection.set_trace_callback(asked.append)
+    store.add("tapir", [EXAMPLE])
+    assert asked
+    assert not [query for query in asked if "(checksum) FROM categories" in query]
 
 
 def test_an_index_that_lost_a_name_is_noticed(path):

@@ -124,7 +124,7 @@ def wait_until(condition, seconds=120):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_the_run_and_the_threads_that_decode_in_order(pictures, tmp_path, number):
     out = tmp_path / "run"
     command = f"train {pictures} --out {out} --threads 1 --extractor c32f --size 16 --cache-gb 0"

@@ -28,6 +28,7 @@ def torchrun(*words, processes=2, restarts=0):
     return [*run, "--max-restarts", str(restarts), *map(str, words)]
 
 
+@pytest.mark.slow
 def test_two_processes_learn_and_extract_what_one_does(tmp_path):
     """In double precision, where rounding does not grow: one loss curve, one set of weights and features."""
     script = Path(__file__).with_name("together.py")

@@ -3,16 +3,14 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from killing import kill_when
 from pictures import write_folder
 from recollect.data.catalogue import load_data
 from recollect.errors import ConfigError, DataError, ModelError, Stopped, StorageError
@@ -123,41 +121,8 @@ def test_a_run_killed_in_the_middle_and_resumed_ends_with_the_same_weights(
     pictures, finished, tmp_path, stage
 ):
     out = tmp_path / "killed"
-    command = [
-        sys.executable,
-        "-m",
-        "recollect.cli",
-        "train",
-        str(pictures),
-        "--out",
-        str(out),
-        "--threads",
-        "1",
-    ]
-    command += ["--extractor", "c32f", "--size", "16"]
-    # A pause at every checkpoint gives the parent time to kill the process in the middle of the stage.
-    slow = (
-        "import time, sys; from recollect.training import loop; save = loop.save_checkpoint\n"
-        "def slow(path, state):\n    save(path, state); time.sleep(0.2)\n"
-        "loop.save_checkpoint = slow\n"
-        "from recollect import cli; sys.argv = sys.argv[1:]; cli.main()"
-    )
-    settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-    process = subprocess.Popen(
-        [sys.executable, "-c", slow, *command[2:], *settings],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
     checkpoint = RunFolder(out).checkpoint(stage)
-    deadline = time.monotonic() + 120
-    while not checkpoint.exists():
-        assert process.poll() is None, process.stderr.read().decode()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stderr.close()
+    kill_when(checkpoint, lambda: train(configured(pictures), out), later=0.3)
     from recollect.training.checkpoints import load_checkpoint
 
     if stage == 2:  # killed there, the run holds what stage 1 had learned

@@ -33,7 +33,7 @@ def export_onnx(
     those of pictures that the graph resized (`whole_cosine`), and the `milliseconds` of one picture.
     """
     _require(out)
-    pictures = _pictures(folder)
+    pictures = compared_on(folder)
     from recollect.export.folder import export_onnx
 
     with replace(target, backend="torch").load() as recognizer:
@@ -81,7 +81,7 @@ def _require(out: Path) -> None:
     require_writable(out, folder=True)
 
 
-def _pictures(folder: Path | None) -> Sequence[Picture]:
+def compared_on(folder: Path | None) -> Sequence[Picture]:
     """Return pictures of a folder and its sub-folders, evenly chosen, or built-in ones."""
     if folder is None:
         from recollect.data.glyphs import BASE, render
@@ -92,7 +92,7 @@ def _pictures(folder: Path | None) -> Sequence[Picture]:
     found: Sequence[Any] = (
         find_pictures(folder, recursive=True) if folder.is_dir() else find_items(folder, 1)[0]
     )
-    return found[:: max(1, -(-len(found) // _MOST))]
+    return [found[len(found) * place // _MOST] for place in range(_MOST)] if len(found) > _MOST else found
 
 
 def export_text(result: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from recollect.data.files import open_files
 from recollect.data.imageset import CACHE_GB, Item, decode, digest
 from recollect.data.splits import Held, Split, held_tenth, parse_split, split_pictures
-from recollect.errors import DataError
+from recollect.errors import DataError, listed
 from recollect.model.spec import Preprocessing
 
 SIZE = 224
@@ -94,6 +94,6 @@ def _require_both(path: Path, train: set[str], val: set[str]) -> None:
             raise DataError(f"{path} holds no pictures in {part}/: {EXPECTED}")
         if other - own:
             raise DataError(
-                f"{path}/{part} is missing {len(other - own)} categories that the other folder has, "
-                f"such as '{min(other - own)}'"
+                f"{path}/{part} has no pictures of {listed(sorted(other - own), 3)}, which the other folder "
+                "has: complete the copy"
             )

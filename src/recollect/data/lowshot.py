@@ -76,16 +76,15 @@ def find_groups(data: str, split: str | None, categories: Sequence[str]) -> Grou
 
     Every category of the data is in one group, and every name in a group is a category of the data.
     """
-    imagenet = data.startswith("imagenet:")
     if split is not None:
         groups, origin = read_groups(split), f"--split {split}"
-    elif imagenet:
+    elif data.startswith("imagenet:"):
         groups, origin = benchmark_groups(), "the low-shot benchmark"
     else:
         return stand_in_groups(categories)
     missing = sorted({*groups.names} - {*categories})
     if missing:
-        hint = "complete the copy, or name your own categories with --split" if imagenet else "correct it"
+        hint = "correct it" if split else "complete the copy, or name your own categories with --split"
         raise DataError(f"{origin} names {listed(missing, 3)}, of which {data} has no pictures: {hint}")
     left_over = sorted({*categories} - {*groups.names})
     if left_over:
@@ -107,17 +106,28 @@ def read_groups(path: str) -> Groups:
         published = isinstance(words, dict) and "label_names" in words
         groups = _Index.model_validate(words).groups() if published else Groups.model_validate(words)
     except (OSError, ValueError, RecursionError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        reason = _wrong_field(error) if isinstance(error, ValidationError) else error
         raise DataError(f"--split {path}: {_EXPECTED} ({reason})") from error
-    seen: set[str] = set()
-    for name in groups.names:
-        if name in seen:
-            raise DataError(f"--split {path} names '{name}' twice: a category is in one group, once")
-        seen.add(name)
-    for name in GROUPS:
-        if len(getattr(groups, name)) < 2:
-            raise DataError(f"--split {path}: {name} needs at least 2 categories")
+    seen: dict[str, str] = {}
+    for group in GROUPS:
+        names = getattr(groups, group)
+        for name in names:
+            if name in seen:
+                where = f"in {seen[name]} and in {group}" if seen[name] != group else f"twice in {group}"
+                raise DataError(f"--split {path} names '{name}' {where}: a category is in one group, once")
+            seen[name] = group
+        if len(names) < 2:
+            raise DataError(f"--split {path}: {group} needs at least 2 categories")
     return groups
+
+
+def _wrong_field(error: ValidationError) -> str:
+    """Say in a few words what a file for --split has that it should not have, or lacks."""
+    first = error.errors()[0]
+    field = str(first["loc"][0]) if first["loc"] else "the file"
+    if first["type"] == "missing":
+        return f"{field} is missing"
+    return f"{field} is unknown" if first["type"] == "extra_forbidden" else f"{field} is not a list of names"
 
 
 def stand_in_groups(categories: Sequence[str]) -> Groups:

@@ -25,7 +25,7 @@ FIGURES = ("novel", "all", "prior")
 DRAWS = 100
 PRIORS = tuple(number / 100 for number in range(1, 100))  # of which μ is chosen
 _CPU = torch.device("cpu")
-_SUPPORT_VALUES = 1 << 25  # of examples that are taught at a time
+SUPPORT_VALUES = 1 << 25  # of examples that are taught at a time
 _SCORES = 1 << 21  # that are compared at a time: few enough to stay near the processor
 
 
@@ -149,7 +149,7 @@ def _taught(teach: Teach, half: HalfFeatures, examples: Tensor, shots: int) -> I
     """Teach some draws at a time: as many as fit into memory."""
     _, novel, _ = examples.shape
     features = half.examples.features
-    at_once = max(1, _SUPPORT_VALUES // (novel * shots * features.shape[1]))
+    at_once = max(1, SUPPORT_VALUES // (novel * shots * features.shape[1]))
     for some in torch.split(examples[:, :, :shots], at_once):
         yield teach(features[some].to(half.device).float(), half.columns)
 

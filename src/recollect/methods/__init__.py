@@ -3,7 +3,7 @@
 from recollect.errors import ModelError
 from recollect.methods.imprinting import Imprinting
 from recollect.methods.logistic import JointLogistic, NovelLogistic
-from recollect.methods.maml import ANIL, MAML, FirstOrderMAML
+from recollect.methods.maml import ANIL, MAML, FirstOrderMAML, StartedMAML
 from recollect.methods.matching import MatchingNetworks
 from recollect.methods.meta_lstm import MetaLSTM
 from recollect.methods.method import Method
@@ -20,6 +20,7 @@ METHODS: dict[str, Method] = {
         MAML(),
         FirstOrderMAML(),
         ANIL(),
+        StartedMAML(),
         MetaLSTM(),
         TemporalConvolutions(),
         NearestMean(),

@@ -1,6 +1,7 @@
 """Methods whose whole network adapts to every task: they look at pictures, for no feature stays the same."""
 
 from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from recollect.data.tasks import TaskShape
 from recollect.errors import ConfigError, DataError, ModelError
 from recollect.features import FeatureSet
 from recollect.methods.episodic import EpisodicMethod, learner_of
-from recollect.methods.task_network import Patches, Statistics, TaskNetwork, patches
+from recollect.methods.task_network import Patches, PlainNetwork, Statistics, TaskNetwork, patches
 from recollect.model.extractors.conv4 import Conv4
 from recollect.model.model import Model
 from recollect.model.spec import LearnerSpec
@@ -107,8 +108,12 @@ class AdaptingMethod(EpisodicMethod):
             found = [self._scores(model, one, asked, spec.steps).detach() for one, asked in parts]
         return torch.cat(found)
 
+    def adaptation(self, model: Model, support: Tensor, queries: Tensor) -> "Adaptation":
+        """Return what adapts the network to some tasks."""
+        return Adaptation(model, support, queries)
+
     def _scores(self, model: Model, support: Tensor, queries: Tensor, steps: int) -> Tensor:
-        return self.adapted_scores(model, Adaptation(model, support, queries), steps)
+        return self.adapted_scores(model, self.adaptation(model, support, queries), steps)
 
 
 class Adaptation:
@@ -118,13 +123,21 @@ class Adaptation:
         _, ways, shots, self.size, _, _ = support.shape
         if not isinstance(model.extractor, Conv4):
             raise ModelError(f"the extractor '{model.spec.extractor}' does not adapt: the file was altered")
-        self.network = TaskNetwork(model.extractor, learner_of(model, AdaptingLearner).head)
+        self.network = self.make_network(model.extractor, learner_of(model, AdaptingLearner).head)
         self.support, self.queries = (
-            patches(((pixels - model.mean) / model.std).contiguous())
+            self.prepare(((pixels - model.mean) / model.std).contiguous())
             for pixels in (support.flatten(1, 2).float(), queries.float())
         )
         self.targets = torch.arange(ways, device=support.device).repeat_interleave(shots)
         self.ways, self.tasks = ways, len(support)
+
+    def make_network(self, extractor: Conv4, head: nn.Linear) -> TaskNetwork:
+        """Return the network."""
+        return TaskNetwork(extractor, head)
+
+    def prepare(self, pictures: Tensor) -> Any:  # noqa: ANN401
+        """Return what the network takes of normalised pictures (tasks, n, h, w, 3)."""
+        return patches(pictures)
 
     def start(self) -> Weights:
         """Return the weights that every task starts from."""
@@ -133,7 +146,10 @@ class Adaptation:
         }
 
     def scores(
-        self, weights: Weights, pictures: Patches, statistics: Statistics | None = None
+        self,
+        weights: Weights,
+        pictures: Any,  # noqa: ANN401
+        statistics: Statistics | None = None,
     ) -> tuple[Tensor, Statistics]:
         """Score the pictures of every task with its own weights: (tasks, n, ways); also the statistics."""
 
@@ -149,6 +165,35 @@ class Adaptation:
         targets = self.targets.expand(self.tasks, -1)
         losses = F.cross_entropy(scores.mT, targets, reduction="none").mean(1)
         return losses, statistics
+
+
+class Loop(Adaptation):
+    """The same, one task after the other; for methods that take no second derivative.
+
+    Without one, torch's own layers take less time than passes over all tasks together.
+    """
+
+    def make_network(self, extractor: Conv4, head: nn.Linear) -> TaskNetwork:
+        """Return the network of one task."""
+        return PlainNetwork(extractor, head)
+
+    def prepare(self, pictures: Tensor) -> Tensor:
+        """Return the pictures as convolutions take them: (tasks, n, 3, h, w)."""
+        return pictures.movedim(-1, -3)
+
+    def scores(
+        self,
+        weights: Weights,
+        pictures: Tensor,
+        statistics: Statistics | None = None,  # noqa: ARG002
+    ) -> tuple[Tensor, Statistics]:
+        """Score the pictures of every task with its own weights; no batch statistics are returned."""
+        own = zip(*(weight.unbind() for weight in weights.values()), strict=True)
+        found = [
+            functional_call(self.network, dict(zip(weights, parts, strict=True)), (seen,))
+            for parts, seen in zip(own, pictures, strict=True)
+        ]
+        return torch.stack(found)[..., : self.ways], []
 
 
 def require_ways(method: EpisodicMethod, model: Model, shape: TaskShape) -> None:

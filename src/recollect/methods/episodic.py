@@ -36,7 +36,7 @@ from recollect.training.runfolder import RunFolder
 from recollect.training.schedules import OneCycle, Steps
 from recollect.training.selection import WAYS, Judgement
 from recollect.training.stage1 import Ints, PicturesByStep, augmentation
-from recollect.training.train import new_model, save_trained
+from recollect.training.train import learn_stage_one, new_model, save_trained, stage_one_facts
 
 L = TypeVar("L", bound=nn.Module)
 _TRIED = 20  # tasks by which the time of a selection is measured
@@ -48,6 +48,7 @@ class EpisodicMethod(Method, ABC):
     classifier: ClassifierKind = "dot"  # where the scale starts
     last_relu: bool = False
     rate: float | None = None  # of Adam; the others learn as stage 1 does
+    after_classification = False  # the extractor first learns to classify base categories, in stage 1
 
     @abstractmethod
     def novel_scores(self, model: Model, support: Tensor, queries: Tensor) -> Tensor:
@@ -107,7 +108,8 @@ class EpisodicMethod(Method, ABC):
         """Refuse an extractor that would not learn and, by name, a category too small for the episodes."""
         if config.frozen:
             raise ConfigError(
-                f"{self.title} only train the extractor, and '{config.extractor}' is frozen: add --finetune"
+                f"a training of {self.title} is one of the extractor, and '{config.extractor}' is frozen: "
+                "add --finetune"
             )
         episode_shape(self, config, split)
 
@@ -115,7 +117,7 @@ class EpisodicMethod(Method, ABC):
         """Train for one number of shots, which the configuration must say."""
         if config.shots == "mixed":
             raise ConfigError(
-                f"{self.title} are trained for one number of shots: choose it, such as --shots 5"
+                f"a training of {self.title} is for one number of shots: choose it, such as --shots 5"
             )
         return super().train(config, out, resume=resume)
 
@@ -140,10 +142,16 @@ class EpisodicMethod(Method, ABC):
     def learn(self, config: Config, split: Split, folder: RunFolder, stop: threading.Event) -> None:
         """Train on episodes of base pictures."""
         stage = self.stage(config, split)
+        first: dict[str, Any] = {}
+        if self.after_classification:
+            classifier = learn_stage_one(classification(config), split, folder, stop)
+            stage.model.extractor.load_state_dict(classifier.extractor.state_dict())
+            first = stage_one_facts(folder)
+            stage.number = 2
 
         def save(**facts: Any) -> None:  # noqa: ANN401
             self.finish(stage.model, split)
-            facts["validation"] = folder.validation(1)
+            facts = {**first, **facts, "validation": folder.validation(stage.number)}
             save_trained(folder.model, stage.model, config, method=self.name, **facts)
 
         try:
@@ -154,9 +162,13 @@ class EpisodicMethod(Method, ABC):
         finally:
             stage.close()
         episodes = stage.steps * stage.episodes.count
-        seen = {"images_seen": stage.images_seen, "episodes_seen": episodes}
-        save(finished=True, stage1_seconds=round(seconds), **seen)
-        remove_file(folder.checkpoint(1))
+        seen = {
+            "images_seen": first.get("images_seen", 0) + stage.images_seen,
+            "episodes_seen": episodes,
+            f"stage{stage.number}_seconds": round(seconds),
+        }
+        save(finished=True, **seen)
+        remove_file(folder.checkpoint(stage.number))
         draw_curves(folder)
 
 
@@ -170,8 +182,10 @@ class EpisodesOfPictures(Stage):
     def __init__(self, method: EpisodicMethod, model: Model, split: Split, config: Config) -> None:
         sampler, shape = episode_shape(method, config, split)
         self.in_step = config.episodic.episodes * shape.ways * (shape.shots + shape.queries)
-        steps = max(1, round((config.stage1.steps or 1) * config.stage1.batch / self.in_step))
-        recipe = config.stage1.model_copy(update={"steps": steps})
+        share = 1 - config.meta.classify if method.after_classification else 1.0
+        steps = max(1, round(share * (config.stage1.steps or 1) * config.stage1.batch / self.in_step))
+        evaluations = (config.stage2 if method.after_classification else config.stage1).evaluations
+        recipe = config.stage1.model_copy(update={"steps": steps, "evaluations": evaluations})
         if method.rate is not None:
             recipe = recipe.model_copy(update={"schedule": meta_schedule(config, method.rate)})
             self.slower = f"meta.rate={(config.meta.rate or method.rate) / 5:g}"
@@ -227,6 +241,12 @@ class EpisodesOfPictures(Stage):
     def close(self) -> None:
         """End the threads that decode ahead, where there are any."""
         self._pictures.close()
+
+
+def classification(config: Config) -> Config:
+    """Return the configuration of the classifier that a training on episodes starts from."""
+    steps = max(1, round((config.stage1.steps or 1) * config.meta.classify))
+    return config.model_copy(update={"stage1": config.stage1.model_copy(update={"steps": steps})})
 
 
 def learner_of(model: Model, kind: type[L]) -> L:

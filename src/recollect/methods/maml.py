@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from recollect.methods.adapting import Adaptation, AdaptingLearner, AdaptingMethod
-from recollect.methods.episodic import learner_of
+from recollect.data.splits import Split
+from recollect.methods.adapting import Adaptation, AdaptingLearner, AdaptingMethod, Loop
+from recollect.methods.episodic import EpisodesOfPictures, learner_of
 from recollect.model.model import Model
 from recollect.model.spec import LearnerSpec
 from recollect.training.config import Config
@@ -12,6 +13,7 @@ from recollect.training.optimizer import ClippedAdam
 
 _WEIGHTS = 14  # tensors of the network: a convolution and a batch norm in each block, and the head
 _CLIP = 10.0
+_RATE = 0.01  # of adaptation, as published
 
 
 class Start(AdaptingLearner):
@@ -52,6 +54,25 @@ class MAML(AdaptingMethod):
         own = {"rate": config.meta.inner_rate, "learn_rates": config.meta.learn_rates}
         return super().made_for(config, ways).model_copy(update=own)
 
+    def departures(self, config: Config) -> str:
+        """Return how the settings depart from those of Finn et al."""
+        meta = self.settled(config).meta
+        different = {
+            f"{meta.inner_steps} and {meta.test_steps} steps of adaptation in training and on a new task "
+            "(published: 5 and 10)": (meta.inner_steps, meta.test_steps) != self.usual_steps(1),
+            f"a rate of adaptation of {meta.inner_rate:g} (0.01)": meta.inner_rate != _RATE,
+            "learned for every weight tensor": meta.learn_rates,
+            f"the first order for {100 * meta.first_order:.0f} % of the steps (for none)": (
+                self.second_order and meta.first_order > 0
+            ),
+            "a head that starts at zero (at random)": meta.zero_head,
+            f"a rate of Adam that falls from {meta.rate or self.rate:g} to nothing (0.001)": (
+                meta.schedule != "constant"
+            ),
+        }
+        found = [text for text, differs in different.items() if differs]
+        return f"{self.title}: {', '.join(found)}." if found else ""
+
     def learner(self, spec: LearnerSpec, width: int) -> nn.Module:
         """Return the start of the head, and the rates."""
         return Start(spec, width)
@@ -64,10 +85,26 @@ class MAML(AdaptingMethod):
         """Return Adam with gradients clipped to ±10."""
         return ClippedAdam(parameters, value=_CLIP)
 
+    def through(self, model: Model) -> bool:
+        """Return whether the steps of adaptation are differentiated."""
+        return model.training and self.second_order and learner_of(model, Start).second_order
+
+    def adaptation(self, model: Model, support: Tensor, queries: Tensor) -> Adaptation:
+        """Adapt to all tasks at once where second derivatives are taken: in a loop it takes twice as long."""
+        return (Adaptation if self.through(model) else Loop)(model, support, queries)
+
+    def stage(self, config: Config, split: Split) -> EpisodesOfPictures:
+        """Return the training on episodes, from its start."""
+        stage = super().stage(config, split)
+        if config.meta.zero_head:
+            for weight in learner_of(stage.model, Start).head.parameters():
+                nn.init.zeros_(weight)
+        return stage
+
     def adapted_scores(self, model: Model, adaptation: Adaptation, steps: int) -> Tensor:
         """Descend on the loss of each task's support, then score its queries: (tasks, q, ways)."""
         weights = adaptation.start()
-        through = model.training and self.second_order and learner_of(model, Start).second_order
+        through = self.through(model)
         moving = [name for name in weights if name.startswith("head." if self.head_alone else "")]
         rates = dict(zip(weights, learner_of(model, Start).rates, strict=True))
         for _ in range(steps):
@@ -98,3 +135,16 @@ class ANIL(MAML):
     name = "anil"
     title = "ANIL"
     head_alone = True
+
+
+class StartedMAML(MAML):
+    """MAML whose extractor starts as that of the paper's stage 1: an ordinary classifier of base categories.
+
+    Like the paper's own, it has no last ReLU.
+    """
+
+    name = "maml-started"
+    title = "MAML from a trained classifier"
+    after_classification = True
+    classifier = "cosine"
+    last_relu = False

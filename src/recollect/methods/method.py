@@ -37,6 +37,10 @@ class Method(Scorer):
         """Return a configuration with the method's own settings."""
         return config
 
+    def departures(self, config: Config) -> str:  # noqa: ARG002
+        """Return how the settings depart from the method's published recipe, for a page's readers."""
+        return ""
+
     def check(self, config: Config, split: Split) -> None:
         """Refuse, before anything is written, what the method cannot learn from."""
 

@@ -33,7 +33,7 @@ class Patches(NamedTuple):
 
 
 class TaskNetwork(nn.Module):
-    """The blocks of `Conv4`, all with a ReLU, and a linear head."""
+    """The blocks of `Conv4`, and a linear head."""
 
     def __init__(self, extractor: Conv4, head: nn.Linear) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class TaskNetwork(nn.Module):
         found: Statistics = []
         x = pictures.values  # of a single task under vmap
         for index, block in enumerate(self.extractor.blocks):
-            convolution, norm, *_ = cast("Iterable[Any]", block)
+            convolution, norm, _, *relu = cast("Iterable[Any]", block)
             given = statistics[index] if statistics else None
             if index == 0:
                 x, own = _first(pictures, convolution.weight, norm, given)
@@ -57,8 +57,25 @@ class TaskNetwork(nn.Module):
             else:
                 x, own = _normalised(convolve(x, convolution.weight), norm, given)
             found.append(own)
-            x = F.max_pool2d(x, 2).relu()
+            x = F.max_pool2d(x, 2)
+            x = x.relu() if relu else x
         return self.head(x.flatten(1)), found
+
+
+class PlainNetwork(TaskNetwork):
+    """The same for the pictures (n, 3, h, w) of a single task, of torch's own layers, and not for `vmap`."""
+
+    def forward(self, pictures: Tensor) -> Tensor:  # type: ignore[override]
+        """Score n pictures: (n, ways)."""
+        x = pictures
+        for block in self.extractor.blocks:
+            convolution, norm, _, *relu = cast("Iterable[Any]", block)
+            x = F.conv2d(x, convolution.weight, padding=1)
+            x = F.batch_norm(x, None, None, norm.weight, norm.bias, training=True, eps=_EPSILON)
+            x = F.max_pool2d(x, 2)
+            x = x.relu() if relu else x
+        scores: Tensor = self.head(x.flatten(1))
+        return scores
 
 
 def patches(pictures: Tensor) -> Patches:

@@ -6,7 +6,7 @@ rest.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,10 @@ from recollect.recognition.vectors import Floats, VectorTable, dots, lengths
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Offsets = Callable[[Ints, None, int], Doubles]  # for examples, of so many taught categories
-MOST_EXACT = 50_000  # taught categories, up to which a product with each is as quick
+MOST_EXACT = 30_000  # taught categories, up to which a product with each is as quick (benchmarks/scale.py)
 MOST_TOP = 200  # answers; more need a look at each category
 _SAMPLE = 16384  # at most so many categories stand for all, and mostly at least half as many
-_GOLDEN, _BITS = 0x9E3779B97F4A7C15, 64
+_GOLDEN, _BITS = np.uint64(0x9E3779B97F4A7C15), 64
 _log = logging.getLogger(__name__)
 
 
@@ -95,22 +95,25 @@ class ManyVectors:
         self._sample: tuple[Ints, Ints] | None = None  # its ids, and how many examples each has
         self._level = 0  # one of 2^level categories is in the sample
         self._index = Index(self._lifted(sample_rows(len(table))))
+        ids = np.array(table.ids, np.int64)
+        while np.count_nonzero(self._are_sampled(ids)) > _SAMPLE:
+            self._level += 1
         self._follow(np.arange(len(table)))
 
-    def put(self, rows: Sequence[int]) -> None:
+    def put(self, rows: Ints) -> None:
         """Take over what was put into rows of the table."""
-        old = [row for row in rows if row < len(self._index)]
-        for row, vector in zip(old, self._lifted(np.array(old, np.int64)), strict=True):
+        old = rows[rows < len(self._index)]
+        for row, vector in zip(old.tolist(), self._lifted(old), strict=True):
             self._index.put(row, vector)
         self._keep(old)
-        self._follow(np.array(sorted({*rows} - {*old}), np.int64))
+        self._follow(np.sort(rows[rows >= len(self._index)]))
 
     def drop(self, id_: int, row: int) -> None:
         """Follow the table, which took out a vector, and moved the last one to its row."""
         if row < len(self._table):
             self._index.put(row, self._lifted(np.array([row]))[0])
         self._index.drop_last()
-        if self._is_sampled(id_):
+        if self._are_sampled(np.array([id_])).all():
             self._sampled.drop(id_)
             self._sample = None
 
@@ -144,26 +147,26 @@ class ManyVectors:
         for start in range(0, len(rows), _SAMPLE):
             some = rows[start : start + _SAMPLE]
             self._index.append(self._lifted(some))
-            self._keep(some.tolist())
+            self._keep(some)
 
-    def _keep(self, rows: Sequence[int]) -> None:
+    def _keep(self, rows: Ints) -> None:
         """Take those into the sample whose ids are such; thin the sample out when it is full."""
-        owners = zip(self._table.ids_of(rows), rows, strict=True)
-        some = [(id_, row) for id_, row in owners if self._is_sampled(id_)]
-        for (id_, _), vector in zip(
-            some, self._table.rows(np.array([row for _, row in some], np.int64)), strict=True
-        ):
-            self._sampled.put(id_, vector)
-            self._sample = None
+        ids = np.array(self._table.ids_of(rows.tolist()), np.int64)
+        chosen = np.flatnonzero(self._are_sampled(ids))
+        if not len(chosen):
+            return
+        chosen = chosen[np.argsort(ids[chosen])]
+        self._sampled.put_all(ids[chosen], self._table.rows(rows[chosen]))
+        self._sample = None
         while len(self._sampled) > _SAMPLE:
             self._level += 1
-            for other in self._sampled.ids:
-                if not self._is_sampled(other):
-                    self._sampled.drop(other)
+            kept = np.array(self._sampled.ids, np.int64)
+            for other in kept[~self._are_sampled(kept)].tolist():
+                self._sampled.drop(other)
 
-    def _is_sampled(self, id_: int) -> bool:
-        """Say whether an id is in the sample: the same ones wherever the same is taught."""
-        return (id_ * _GOLDEN) % (1 << _BITS) < (1 << _BITS) >> self._level
+    def _are_sampled(self, ids: Ints) -> npt.NDArray[np.bool_]:
+        """Say which ids are in the sample: the same ones wherever the same is taught."""
+        return ids.astype(np.uint64) * _GOLDEN <= np.uint64(((1 << _BITS) >> self._level) - 1)
 
     def _lifted(self, rows: Ints) -> Floats:
         """Return the vectors in rows with their lifts as one number more: (n, d + 1)."""

@@ -22,6 +22,7 @@ from recollect.errors import (
     NameTakenError,
     PictureError,
     RecollectError,
+    StoreAway,
     StoreError,
 )
 from recollect.images import Array4d, Picture, Pictures, are_many, own_name, read_pixels, thumbnail
@@ -149,6 +150,7 @@ class Recognizer:
         self._place = place  # the store's file or server, or `None` for memory
         self._later = place is not None  # it is not open yet, and a file is perhaps not there
         self._seen: object = object()  # no state of any store
+        self._is_complete = False  # all that the store held at some time is known
         self._refresh()
 
     def make_store(self) -> None:
@@ -334,9 +336,10 @@ class Recognizer:
             taught = {name: self._find(name) for name, examples in new.items() if not examples}
             added = {name: examples for name, examples in new.items() if examples}
             self._ask_before(added)
-            changed = self._change(lambda store: store.add_all(added)) if added else []
-            self._learn(changed)
-            taught |= {one.name: one for one in changed}
+            if added:
+                changed = self._change(lambda store: store.add_all(added))
+                self._learn_own(changed, added)
+                taught |= {one.name: one for one in changed}
             return [self._category(taught[name]) for name in new]
 
     def _ask_before(self, new: Mapping[str, Sized]) -> None:
@@ -359,6 +362,7 @@ class Recognizer:
             taught = self._find(name, ": hide it to remove it from the answers")
             self._change(lambda store: store.remove(taught.id))
             self._drop(taught.id)
+            self._seen = self._store.after(self._seen)
 
     def examples(self, name: str) -> list[Example]:
         """Return the examples of a taught category, in the order of teaching."""
@@ -389,9 +393,10 @@ class Recognizer:
             self._refresh()
             changed = self._change(lambda store: store.remove_example(example))
             if changed.examples:
-                self._learn([changed])
+                self._learn_own([changed])
             else:
                 self._drop(changed.id)
+                self._seen = self._store.after(self._seen)
 
     def rename(self, old: str, new: str) -> Category:
         """Rename a category, and return it; its id and its examples stay.
@@ -412,7 +417,7 @@ class Recognizer:
             taught = self._find(old, kind="is known")
             self._change(lambda store: store.rename(taught.id, new))
             renamed = Taught(taught.id, new, taught.examples, taught.revision + 1)
-            self._learn([renamed])
+            self._learn_own([renamed])
             return self._category(renamed)
 
     def hide(self, name: str) -> Category:
@@ -654,7 +659,7 @@ class Recognizer:
             _log.warning(
                 "%s now also has the examples that were saved with the model: %s", self._place, words
             )
-        self._opened, self._later, self._seen = opened, False, object()
+        self._opened, self._later, self._seen, self._is_complete = opened, False, object(), False
 
     def _is_there(self) -> bool:
         """Say whether the store's file exists; a server can say more when it is opened."""
@@ -704,51 +709,87 @@ class Recognizer:
                 yield NewExample(feature, term, thumbnail(picture) if thumbnails else None)
 
     def _refresh(self) -> None:
-        """Take over what others changed in the store since the last time."""
+        """Take over what others changed in the store since the last time.
+
+        While its server is away, what is known stays as it is.
+        """
         if self._later and self._is_there():
             self._open_file()
         state = self._store.state()
-        if state == self._seen:
+        if state == self._seen or (self._is_complete and self._store.away):
             return
-        self._base_changes, self._listed = self._store.base_changes(), None
-        known = self._store.changed(self._seen)
+        try:
+            self._take_over()
+        except StoreAway as error:
+            if not self._is_complete:
+                raise
+            _log.warning("answers go on from what is known: %s", error)
+        else:
+            self._seen, self._is_complete = state, True
+
+    def _take_over(self) -> None:
+        """Read what changed since the state that was seen last; then change what is known."""
+        base, known = self._store.base_changes(), self._store.changed(self._seen)
         if known is None:
             listed = self._store.categories()
             known = listed, [*(self._taught.keys() - {taught.id for taught in listed})]
+        changed = [taught for taught in known[0] if self._taught.get(taught.id) != taught]
+        parts = range(0, len(changed), _CATEGORIES_AT_ONCE)
+        for start in parts:
+            some = changed[start : start + _CATEGORIES_AT_ONCE]
+            terms = self._store.terms([taught.id for taught in some])
+            self._learn(some, list(terms), last=False)
         for id_ in known[1]:
             self._drop(id_)
-        changed = [taught for taught in known[0] if self._taught.get(taught.id) != taught]
-        for start in range(0, len(changed), _CATEGORIES_AT_ONCE):
-            self._learn(changed[start : start + _CATEGORIES_AT_ONCE], last=False)
-        self._put({})
-        self._seen = state
+        self._base_changes, self._listed = base, None
+        self._put(np.empty(0, np.int64), self._base_vectors[:0])
 
-    def _learn(self, changed: list[Taught], *, last: bool = True) -> None:
-        """Compute the vectors of categories whose examples changed; others may follow."""
+    def _learn_own(
+        self, changed: list[Taught], new: Mapping[str, Sequence[NewExample]] | None = None
+    ) -> None:
+        """Learn what was changed here; a category that has no other examples than new ones is not read."""
+        whole = {
+            taught.id: np.stack([example.term for example in new[taught.name]])
+            for taught in changed
+            if new is not None and taught.examples == len(new[taught.name])
+        }
+        try:
+            read = self._store.terms([taught.id for taught in changed if taught.id not in whole])
+            self._learn(changed, [*whole.items(), *read])
+            self._seen = self._store.after(self._seen)
+        except StoreAway:
+            pass  # it is kept; what cannot be read now is taken over later
+
+    def _learn(
+        self, changed: Sequence[Taught], terms: Sequence[tuple[int, Floats]], *, last: bool = True
+    ) -> None:
+        """Compute the vectors of categories whose examples changed, from their terms; others may follow."""
         words = {taught.id: taught for taught in changed}
         groups: dict[int, list[tuple[int, Floats]]] = {}  # by how many examples they have
-        for id_, terms in self._store.terms(list(words)):
+        for id_, own in terms:
             self._taught[id_] = words[id_]
             place = self._base_places.get(fold(words[id_].name))
             if place is not None:
                 self._corrected[id_] = place
             if self._solved is None:
-                groups.setdefault(len(terms), []).append((id_, terms))
+                groups.setdefault(len(own), []).append((id_, own))
             else:
-                self._solved.put(id_, terms)
-        vectors: dict[int, Floats] = {}
-        for count, some in groups.items():
-            means = mean(np.stack([terms for _, terms in some]))
-            composed = self._view(self._backend.compose(means, count))
-            vectors |= {id_: vector for (id_, _), vector in zip(some, composed, strict=True)}
-        self._put(vectors, last=last)
+                self._solved.put(id_, own)
         self._listed = None
+        if groups:
+            composed = [
+                self._view(self._backend.compose(mean(np.stack([own for _, own in some])), count))
+                for count, some in groups.items()
+            ]
+            ids = np.array([id_ for some in groups.values() for id_, _ in some], np.int64)
+            order = np.argsort(ids)
+            self._put(ids[order], np.concatenate(composed)[order], last=last)
 
-    def _put(self, vectors: Mapping[int, Floats], *, last: bool = True) -> None:
-        """Put vectors into the table, and into the index, which is made after the last ones if it pays."""
+    def _put(self, ids: npt.NDArray[np.int64], vectors: Floats, *, last: bool = True) -> None:
+        """Put vectors (n, d) into the table and the index, which is made after the last ones if it pays."""
         if not isinstance(self._vectors, VectorTable):
             return
-        rows = [self._vectors.put(id_, vectors[id_]) for id_ in sorted(vectors)]
+        rows = self._vectors.put_all(ids, vectors)
         if self._many is not None:
             self._many.put(rows)
         elif last and len(self._vectors) > self._most_exact and self._spec.classifier == "cosine":
@@ -839,6 +880,7 @@ class Recognizer:
         self._change(lambda store: store.change_base(name, change))
         self._base_changes[name] = change
         self._listed = None
+        self._seen = self._store.after(self._seen)
         return self._in_order().categories[place]
 
     def _alike(self, name: str) -> str:

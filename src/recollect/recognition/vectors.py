@@ -81,6 +81,24 @@ class VectorTable:
         self._blocks[row // _BLOCK_ROWS][row % _BLOCK_ROWS] = vector
         return row
 
+    def put_all(self, ids: npt.NDArray[np.int64], vectors: Floats) -> npt.NDArray[np.int64]:
+        """Put vectors (n, d) of rising ids in, or in the places of those that have them; return the rows."""
+        first = len(self)
+        if first and len(ids) and ids[0] <= self._ids[-1]:
+            return np.array([self.put(*pair) for pair in zip(ids.tolist(), vectors, strict=True)], np.int64)
+        done = 0
+        while done < len(ids):
+            self._make_room()
+            block, start = divmod(len(self), _BLOCK_ROWS)
+            some = slice(done, done + len(self._blocks[block]) - start)
+            own = array("q", ids[some].tolist())
+            self._blocks[block][start : start + len(own)] = vectors[some]
+            self._rows.extend(range(len(self), len(self) + len(own)))
+            self._ids += own
+            self._owners += own
+            done += len(own)
+        return np.arange(first, len(self))
+
     def drop(self, id_: int) -> int:
         """Take a vector out; the one in the last row moves to its row, which is returned."""
         place = bisect_left(self._ids, id_)
@@ -157,5 +175,7 @@ def unit(vectors: Floats) -> Floats:
 
 def mean(terms: Floats) -> Floats:
     """Return the mean (…, d) of terms (…, n, d); sorted first, so that their order changes no bit."""
+    if terms.shape[-2] == 1:
+        return terms[..., 0, :]
     found: Floats = np.sort(terms, axis=-2).mean(axis=-2, dtype=np.float64).astype(np.float32)
     return found

@@ -9,7 +9,7 @@ from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, 
 from recollect.methods import find_method
 from recollect.modelfile import PAPER
 from recollect.reproduce.claims import CLAIMS, judge, judge_compactness, overall
-from recollect.reproduce.plan import Plan, read_plan, set_words, tasks_words
+from recollect.reproduce.plan import Plan, config_of, read_plan, set_words, tasks_words
 from recollect.reproduce.results import FIGURES, Compactness, Measured, Place, Results, read_json
 from recollect.reproduce.rows import PAPER_IMAGES, SHOTS, TABLE_1, TABLES, TASK_SEED, Row
 from recollect.system.disk import write_text
@@ -44,17 +44,28 @@ def _introduction(plan: Plan, results: Results) -> str:
     return (
         f"Accuracy in percent, mean and 95 % interval over {plan.tasks} tasks of 5 ways on "
         f"{'validation' if plan.rows.part == 'val' else 'test'} categories, the same for every row; {seeds} "
-        f"for each cell.{images} {_notes(plan)}{_beside(plan)}"
+        f"for each cell.{images}{_notes(plan)}{_beside(plan)}"
     )
 
 
 def _notes(plan: Plan) -> str:
     """Return what a reader must know of the table and of its rows, each once."""
-    notes = dict.fromkeys([plan.rows.notes, *(row.note for row in plan.rows.rows)])
-    return " ".join(note for note in notes if note)
+    notes = dict.fromkeys([plan.rows.notes, *(row.note for row in plan.rows.rows), *_departures(plan)])
+    return "".join(f" {note}" for note in notes if note)
+
+
+def _departures(plan: Plan) -> list[str]:
+    """Return how the recipes of methods depart from those that were published."""
+    configs = [config_of(plan, training, plan.data) for training in plan.rows.trainings(1)]
+    return [find_method(config.method).departures(config) for config in configs]
 
 
 def _beside(plan: Plan) -> str:
+    if _on_cifar_fs(plan):
+        return (
+            " Published: of the same method on CIFAR-FS (Bertinetto et al., 2019); where there is none, that "
+            "of the paper's table 2 on mini-ImageNet, which is another problem."
+        )
     if not _published(plan):
         return ""
     if plan.table == TABLE_1.name:
@@ -86,6 +97,8 @@ def _figures_beside(plan: Plan, results: Results) -> Block:
     """Return a line for each number of shots, with columns for published figures beside ours."""
     sources = ["paper", "re-run"] if _published(plan) else []
     head = ["", "Shots", *(word for figure in FIGURES for word in (figure.capitalize(), *sources))]
+    if _on_cifar_fs(plan):
+        head.append("published Novel")
     lines = []
     for row in plan.rows.rows:
         for shots in SHOTS:
@@ -95,8 +108,16 @@ def _figures_beside(plan: Plan, results: Results) -> Block:
                 unable = figure != "novel" and not find_method(row.method or PAPER).joint
                 own = "no base scores" if unable else _measured(results, row, shots, figure)
                 line += [own, *(known if sources else [])]
+            line += [_elsewhere(row, shots)] if _on_cifar_fs(plan) else []
             lines.append(line)
     return grid(head, lines)
+
+
+def _elsewhere(row: Row, shots: int) -> str:
+    """Return what was published of a row on CIFAR-FS, or else on mini-ImageNet."""
+    if shots in row.cifar_fs:
+        return row.cifar_fs[shots]
+    return f"{row.paper[shots][0]} on mini-ImageNet" if shots in row.paper else "–"
 
 
 def _measured(results: Results, row: Row, shots: int, figure: str) -> str:
@@ -107,6 +128,10 @@ def _measured(results: Results, row: Row, shots: int, figure: str) -> str:
 def _published(plan: Plan) -> bool:
     """Return whether the paper has numbers for this data."""
     return plan.data.startswith("mini-imagenet:")
+
+
+def _on_cifar_fs(plan: Plan) -> bool:
+    return plan.table != TABLE_1.name and plan.data.startswith("cifar-fs:")
 
 
 def _what_varies(seeds: int) -> str:

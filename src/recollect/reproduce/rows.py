@@ -25,6 +25,7 @@ class Row:
     each_shots: bool = False  # trained for every number of shots apart
     paper: dict[int, Published] = field(default_factory=dict)  # by number of shots
     rerun: dict[int, Published] = field(default_factory=dict)  # of the authors, with their published code
+    cifar_fs: dict[int, str] = field(default_factory=dict)  # Novel on CIFAR-FS, by Bertinetto et al.
     note: str = ""  # what a reader must know of this row
 
     @property
@@ -220,9 +221,16 @@ def _extractor(name: str, paper: dict[int, Published], rerun: dict[int, Publishe
     return Row(name, name, settings, paper=paper, rerun=rerun, note=_OURS)
 
 
-def _method(key: str, title: str, paper: dict[int, Published], note: str = "") -> Row:
+def _method(
+    key: str,
+    title: str,
+    paper: dict[int, Published],
+    note: str = "",
+    cifar_fs: dict[int, str] | None = None,
+) -> Row:
     settings = {"method": key, "extractor": "c32f"}
-    return Row(key, f"{title}, c32f", settings, each_shots=True, paper=paper, note=note)
+    elsewhere = cifar_fs or {}
+    return Row(key, f"{title}, c32f", settings, each_shots=True, paper=paper, cifar_fs=elsewhere, note=note)
 
 
 _TOGETHER = (
@@ -231,10 +239,22 @@ _TOGETHER = (
 )
 _OTHERS = (
     _method("matching", "Matching Networks", _published("55.30 / – / –", "43.60 / – / –")),
-    _method("prototypical", "Prototypical Networks", _published("68.20 / – / –", "49.42 / – / –")),
-    _method("maml", "MAML", _published("63.10 / – / –", "48.70 / – / –"), _TOGETHER),
+    _method(
+        "prototypical",
+        "Prototypical Networks",
+        _published("68.20 / – / –", "49.42 / – / –"),
+        cifar_fs={1: "55.5", 5: "72.0"},
+    ),
+    _method(
+        "maml",
+        "MAML",
+        _published("63.10 / – / –", "48.70 / – / –"),
+        _TOGETHER,
+        cifar_fs={1: "58.9", 5: "71.5"},
+    ),
     _method("fomaml", "First-order MAML", {}, _TOGETHER),
     _method("anil", "ANIL", {}, _TOGETHER),
+    _method("maml-started", "MAML from a trained classifier", {}, _TOGETHER),
     _method("meta-lstm", "Meta-LSTM", _published("60.20 / – / –", "43.40 / – / –")),
     _method(
         "temporal",

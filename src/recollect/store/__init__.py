@@ -102,7 +102,10 @@ class Store(Protocol):
 
     owner: Owner
 
+    @property
+    def away(self) -> bool: ...
     def state(self) -> object: ...
+    def after(self, seen: object) -> object: ...
     def changed(self, since: object) -> tuple[list[Taught], list[int]] | None: ...
     def categories(self) -> list[Taught]: ...
     def find(self, name: str) -> Taught | None: ...
@@ -230,6 +233,8 @@ def fold(name: str) -> str:
     >>> fold("Straße") == fold("STRASSE") and fold("ｏｋａｐｉ") == fold("Okapi")
     True
     """
+    if name.isascii():  # most are, and a million names are folded at a start
+        return name.lower()
     name = name.translate(dict.fromkeys(map(ord, JOINERS)))
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from recollect.errors import ExtraError, StoreFailure
+from recollect.errors import ExtraError, StoreAway, StoreFailure
 from recollect.store import ANY, Owner, Server, Taught, no_store
 from recollect.store.sql import TAUGHT, SqlStore
 from recollect.system.forks import Lock
@@ -164,6 +164,8 @@ class PostgresStore(SqlStore):
         self.owner = owner
         self._lock = Lock()
         self._change = -1  # the number of the last change that is known of
+        self._own = -1  # the number of the last change that was made here
+        self._last_ids: dict[str, int] = {}  # that were given, while a transaction writes
         self._looked = self._pause = 0.0
         self._inside = False  # a transaction
         self._connect()
@@ -173,27 +175,41 @@ class PostgresStore(SqlStore):
             self._connection.close()
             raise
 
+    @property
+    def away(self) -> bool:
+        """Say whether the server could not be reached when it was last tried."""
+        return self._pause > 0
+
     def state(self) -> object:
         """Return the number of the last change that was heard of, through a notification or by a look."""
         with self._lock:
+            pause = self._pause
             try:
                 self._listen()
             except StoreFailure as error:
-                if not self._pause:
+                if not pause:
                     _log.warning("answers go on from what is known: %s", error)
-                self._pause = min(max(2 * self._pause, _LOOK_SECONDS), _LONGEST_PAUSE)
+                self._note_away()
+                self._pause = min(max(2 * pause, _LOOK_SECONDS), _LONGEST_PAUSE)
             return self._change
+
+    def after(self, seen: object) -> object:
+        """Return the number of the last change made here, for somebody who knew all before it."""
+        return self._own if seen == self._own - 1 else seen
+
+    def _note_away(self) -> None:
+        """Note that the server does not answer; the next look at it waits for a while."""
+        self._pause = max(self._pause, _LOOK_SECONDS)
+        self._looked = time.monotonic()
 
     def changed(self, since: object) -> tuple[list[Taught], list[int]] | None:
         """Return the categories that changed since a state, and the ids of removed ones."""
         if not isinstance(since, int) or since < 0:
             return None
         with self._transaction(write=False):
-            found = [
-                self._category(row) for row in self._rows(f"{TAUGHT} WHERE change > ? ORDER BY id", since)
-            ]
+            rows = self._rows(f"{TAUGHT} WHERE change > ? ORDER BY id", since)
             removed = [id_ for (id_,) in self._rows("SELECT category FROM removed WHERE change > ?", since)]
-        return found, removed
+        return [self._category(row) for row in rows], removed
 
     def close(self) -> None:
         """Close the connection; the store cannot be used afterwards."""
@@ -237,7 +253,7 @@ class PostgresStore(SqlStore):
         except psycopg.Error as error:
             raise self._unreachable(error) from None  # whose text may hold the password
         connection.add_notify_handler(lambda note: self._heard(note.payload))
-        self._connection, self._process = connection, os.getpid()
+        self._connection, self._process, self._pause = connection, os.getpid(), 0.0
 
     @property
     def _channel(self) -> str:
@@ -307,21 +323,29 @@ class PostgresStore(SqlStore):
         if not rows:
             return
         columns = _COLUMNS[table]
-        with self._connected() as connection, connection.cursor() as cursor:
-            query = f"COPY {table} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)"
-            with cursor.copy(query) as copy:
+        names = f"{table} ({', '.join(columns)})"
+        if len(rows) == 1:  # an answer sooner than a copy
+            self._rows(f"INSERT INTO {names} VALUES ({', '.join('?' * len(columns))})", *rows[0])  # noqa: S608
+        else:
+            query = f"COPY {names} FROM STDIN (FORMAT BINARY)"
+            with (
+                self._connected() as connection,
+                connection.cursor() as cursor,
+                cursor.copy(query) as copy,
+            ):
                 copy.set_types(list(columns.values()))
                 for row in rows:
                     copy.write_row(row)
         if "id" in columns:
             last = max(row[0] for row in rows)  # type: ignore[type-var]
-            self._rows(f"UPDATE about SET last_{table} = GREATEST(last_{table}, ?)", last)  # noqa: S608
+            self._last_ids[table] = max(self._last_ids[table], last)  # type: ignore[call-overload]
 
     def _last_id(self, table: str) -> int:
-        return int(self._about(f"last_{table}")[0])
+        known = self._last_ids.get(table)
+        return int(self._about(f"last_{table}")[0]) if known is None else known
 
     def _set_last_ids(self, category: int, example: int) -> None:
-        self._rows("UPDATE about SET last_categories = ?, last_examples = ?", category, example)
+        self._last_ids = {"categories": category, "examples": example}
 
     @contextmanager
     def _transaction(
@@ -341,13 +365,16 @@ class PostgresStore(SqlStore):
                 change = self._count() if write and counted else None
                 yield
                 if change is not None:
-                    self._rows("SELECT pg_notify(?, ?)", self._channel, str(change))
+                    self._announce(change)
                 self._connection.execute("COMMIT")
             except BaseException:
                 self._give_up()
                 raise
             finally:
-                self._inside = False
+                self._inside, self._last_ids = False, {}
+            if change is not None:
+                self._own = change
+                self._heard(change)
 
     def _execute_first(self, query: str, *values: Any, **words: Any) -> "psycopg.Cursor[Any]":  # noqa: ANN401
         """Begin a call, on a new connection if the one that was idle is gone, or another process's."""
@@ -372,7 +399,8 @@ class PostgresStore(SqlStore):
     def _count(self) -> int:
         """Wait for the turn to write; return the number of this change."""
         found = self._rows(
-            "UPDATE about SET change = change + 1 WHERE fingerprint = ? AND width = ? RETURNING change",
+            "UPDATE about SET change = change + 1 WHERE fingerprint = ? AND width = ? "
+            "RETURNING change, last_categories, last_examples",
             self.owner.fingerprint,
             self.owner.width,
         )
@@ -380,7 +408,16 @@ class PostgresStore(SqlStore):
             raise StoreFailure(
                 f"the store {self.server} was replaced while it was open: load the recogniser again"
             )
-        return int(found[0][0])
+        change, *last = map(int, found[0])
+        self._last_ids = dict(zip(("categories", "examples"), last, strict=True))
+        return change
+
+    def _announce(self, change: int) -> None:
+        """Keep the last ids that were given, and tell everybody of a change, once it is committed."""
+        self._rows(
+            "UPDATE about SET last_categories = ?, last_examples = ? RETURNING pg_notify(?, ?)",
+            *(self._last_ids["categories"], self._last_ids["examples"], self._channel, str(change)),
+        )
 
     @contextmanager
     def _connected(self) -> Iterator["psycopg.Connection[Any]"]:
@@ -393,21 +430,23 @@ class PostgresStore(SqlStore):
 
     def _explained(self, error: psycopg.Error) -> StoreFailure:
         if self._connection.closed:
-            reason = (
+            return self._lost(
                 "the connection was lost; what was being changed is kept whole or not at all: look whether "
                 "it is there, and try again"
             )
-        else:
-            reason = _SERVER_REASONS.get(error.sqlstate or "") or error.diag.message_primary or "it failed"
+        reason = _SERVER_REASONS.get(error.sqlstate or "") or error.diag.message_primary or "it failed"
         return StoreFailure(f"the store {self.server}: {reason}")
 
-    def _unreachable(self, error: psycopg.Error) -> StoreFailure:
+    def _lost(self, reason: str) -> StoreAway:
+        self._note_away()
+        return StoreAway(f"the store {self.server}: {reason}")
+
+    def _unreachable(self, error: psycopg.Error) -> StoreAway:
         """Return the error for a connection that did not come about, without anything that may be secret."""
         text = str(error)
         known = (reason for words, reason in _REASONS if words in text)
         _, _, said = text.partition("FATAL:")  # by the server
-        reason = next(known, " ".join(said.split()) or "no connection: check the URL")
-        return StoreFailure(f"the store {self.server}: {reason}")
+        return self._lost(next(known, " ".join(said.split()) or "no connection: check the URL"))
 
     def _damaged(self, how: str) -> StoreFailure:
         return StoreFailure(f"the store {self.server} is damaged: {how}; bring back a backup")

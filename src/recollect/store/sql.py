@@ -3,8 +3,10 @@
 import time
 import zlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any
 
@@ -32,7 +34,7 @@ from recollect.store import (
     taken,
 )
 
-_AT_ONCE = 500  # categories whose terms are read together
+_AT_ONCE = 2000  # categories whose terms are read together
 _ROWS_AT_ONCE = 5000  # examples that are written together
 TAUGHT = "SELECT id, name, examples, revision, fold, checksum FROM categories"
 _EXAMPLES = """
@@ -51,6 +53,15 @@ class SqlStore(ABC):
     @abstractmethod
     def state(self) -> object:
         """Return a value that differs from the one before once anybody else has changed something."""
+
+    @property
+    def away(self) -> bool:
+        """Say whether it cannot be reached for now, so that nothing need be asked of it."""
+        return False
+
+    def after(self, seen: object) -> object:
+        """Return the state that somebody knows who knew the state `seen` and what was last changed here."""
+        return seen
 
     @abstractmethod
     def close(self) -> None:
@@ -93,7 +104,9 @@ class SqlStore(ABC):
     def categories(self) -> list[Taught]:
         """Return the taught categories in the order of their ids."""
         with self._transaction(write=False):
-            return [self._category(row) for row in self._rows(f"{TAUGHT} ORDER BY id")]
+            rows = self._rows(f"{TAUGHT} ORDER BY id")
+        # Not inside: a server ends transactions in which nothing happens for long.
+        return [self._category(row) for row in rows]
 
     def find(self, name: str) -> Taught | None:
         """Return the category that has this name in any spelling that `fold` makes the same."""
@@ -114,13 +127,18 @@ class SqlStore(ABC):
                 f"WHERE c.id {among} ORDER BY c.id, e.id",
                 *((some[0], some[-1]) if whole else some),
             )
-            for (category, name, count), group in groupby(rows, lambda row: row[:3]):
-                found = [row for row in group if row[4] is not None]
-                for *_, term, id_, expected in found:
-                    self._check(f"example {id_}", expected, id_, category, term)
-                if len(found) != count:
+            kept = [row for row in rows if row[4] is not None]
+            for category, *_, term, id_, expected in kept:
+                if checksum(id_, category, term) != expected:
+                    raise self._mismatch(f"example {id_}")
+            counts = Counter(row[0] for row in kept)
+            for category, name, count, *_ in rows:
+                if counts[category] != count:
                     raise self._damaged(f"pictures of '{name}' are gone")
-                yield category, self._floats([row[3] for row in found], TERM_PARTS)
+            values, first = self._floats([row[3] for row in kept], TERM_PARTS), 0
+            for category, count in counts.items():
+                yield category, values[first : first + count]
+                first += count
 
     def examples(self, category: int) -> list[Example]:
         """Return the examples of a category in the order of teaching."""
@@ -204,9 +222,9 @@ class SqlStore(ABC):
         """Return everything, as it is at one moment."""
         with self._transaction(write=False):
             rows = self._rows(f"{_EXAMPLES} ORDER BY category, id")
-            listed, base = self.categories(), self.base_changes()
+            kept, base = self._rows(f"{TAUGHT} ORDER BY id"), self.base_changes()
             last_category, last_example = (self._last_id(table) for table in ("categories", "examples"))
-        # Not inside: a server ends transactions in which nothing happens for long.
+        listed = [self._category(row) for row in kept]  # not inside, as in `categories`
         examples = {
             category: [self._example(row) for row in some] for category, some in groupby(rows, lambda r: r[0])
         }
@@ -252,11 +270,8 @@ class SqlStore(ABC):
 
     def _insert_all(self, content: Content) -> None:
         """Insert all categories and examples with their ids."""
-        rows = [
-            (taught.id, taught.name, fold(taught.name), taught.revision, len(given))
-            for taught, given in content.categories
-        ]
-        self._insert("categories", [(*row, checksum(*row)) for row in rows])
+        rows = [_category_row(replace(taught, examples=len(given))) for taught, given in content.categories]
+        self._insert("categories", rows)
         examples = (_row(one, taught.id) for taught, given in content.categories for one in given)
         while some := list(islice(examples, _ROWS_AT_ONCE)):
             self._insert("examples", some)
@@ -286,16 +301,23 @@ class SqlStore(ABC):
         if found is not None and found.name != name:
             raise taken(name, found.name)
         self._check_shown(name, but=name)
-        category = self._new_id("categories") if found is None else found.id
         if found is None:
-            self._insert("categories", [(category, name, fold(name), 0, 0, 0)])
+            new = Taught(self._new_id("categories"), name, len(examples), 1)
+            self._insert("categories", [_category_row(new)])
+        else:
+            new = Taught(found.id, name, found.examples + len(examples), found.revision + 1)
+            *_, revision, count, expected = _category_row(new)
+            self._rows(
+                "UPDATE categories SET revision = ?, examples = ?, checksum = ? WHERE id = ?",
+                *(revision, count, expected, new.id),
+            )
         first, now = self._new_id("examples", len(examples)), time.time()
         kept = [
             Example(one.feature, one.term, one.thumbnail, first + place, now)
             for place, one in enumerate(examples)
         ]
-        self._insert("examples", [_row(one, category) for one in kept])
-        return self._changed(category, added=len(examples))
+        self._insert("examples", [_row(one, new.id) for one in kept])
+        return new
 
     def _changed(self, category: int, added: int = 0) -> Taught:
         """Count a change of a category, and update its checksum."""
@@ -330,7 +352,10 @@ class SqlStore(ABC):
 
     def _check(self, what: str, expected: int, *values: object) -> None:
         if checksum(*values) != expected:
-            raise self._damaged(f"{what} does not match its checksum")
+            raise self._mismatch(what)
+
+    def _mismatch(self, what: str) -> StoreFailure:
+        return self._damaged(f"{what} does not match its checksum")
 
     def _floats(self, contents: Sequence[bytes], parts: Sequence[int] = (1,)) -> Floats:
         """Return arrays (n, d), or (n, 2d) where two parts are allowed, of the bytes that are kept."""
@@ -343,12 +368,28 @@ class SqlStore(ABC):
 
 
 def checksum(*values: object) -> int:
-    """Return a checksum of values as databases keep them."""
-    contents = [
-        value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
-        for value in values
-    ]
-    return zlib.crc32(b"".join([b"%d %b" % (len(content), content) for content in contents]))
+    """Return a checksum of values as databases keep them: of the length of each, a space, and itself.
+
+    A million of them are computed at a start, so nothing large is copied, and texts are encoded together.
+    """
+    found, text = 0, ""
+    for value in values:
+        if isinstance(value, bytes):
+            found, text = zlib.crc32(value, zlib.crc32(_encoded(f"{text}{len(value)} "), found)), ""
+        else:
+            shown = repr(value)
+            text += f"{len(shown if shown.isascii() else _encoded(shown))} {shown}"
+    return zlib.crc32(_encoded(text), found)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _category_row(taught: Taught) -> tuple[object, ...]:
+    """Return a category as its row in the table."""
+    row = taught.id, taught.name, fold(taught.name), taught.revision, taught.examples
+    return *row, checksum(*row)
 
 
 def _row(one: Example, category: int) -> tuple[object, ...]:

@@ -89,12 +89,27 @@ _FROM_1 = (  # `checksum` and `norm` are functions of ours
     "UPDATE about SET format = 2",
 )
 _OURS = "SELECT sql FROM sqlite_master WHERE NOT (type IN ('table', 'index') AND name GLOB 'sqlite_*')"
+_ALL = "SELECT COUNT(*), SUM(checksum) FROM categories"
 _SEAL = """
-SELECT 'categories', COUNT(*), SUM(checksum) FROM categories
+SELECT 'categories', ?, ?
 UNION ALL SELECT 'base', COUNT(*), SUM(checksum) FROM base
 UNION ALL SELECT name, seq, 0 FROM sqlite_sequence
 UNION ALL SELECT digest, 0, 0 FROM known ORDER BY 1, 2
 """
+_OWN_SUMS = "SELECT count, CASE WHEN count THEN total END FROM sums"
+# Of a connection: what the seal sums up over all categories, kept in step with changes made through it.
+_FEW = 10_000  # categories, which are summed up again at every write
+_SUM_SECONDS = 60  # after which more of them are
+_SUMS = (
+    "CREATE TEMP TABLE sums (count INTEGER NOT NULL, total INTEGER NOT NULL)",
+    "INSERT INTO sums VALUES (0, 0)",
+    """CREATE TEMP TRIGGER sum_inserted AFTER INSERT ON main.categories
+BEGIN UPDATE sums SET count = count + 1, total = total + NEW.checksum; END""",
+    """CREATE TEMP TRIGGER sum_deleted AFTER DELETE ON main.categories
+BEGIN UPDATE sums SET count = count - 1, total = total - OLD.checksum; END""",
+    """CREATE TEMP TRIGGER sum_updated AFTER UPDATE ON main.categories
+BEGIN UPDATE sums SET total = total + NEW.checksum - OLD.checksum; END""",
+)
 _abandoned: list[sqlite3.Connection] = []  # by a fork; the child must not even close them
 
 
@@ -103,7 +118,10 @@ class SqliteStore(SqlStore):
 
     With SQLite's rollback journal, everything acknowledged is in the one file: with a write-ahead log, one
     damaged byte could drop recent categories without a word. Every row has a checksum, and the file has a
-    seal, a checksum of those, so that damage is noticed wherever it is. A read-only file can be read.
+    seal, a checksum of those, so that damage is noticed wherever it is. Reading all categories recomputes it,
+    and so does the first write after another process's, every write to a small store, and one a minute to a
+    large one; other writes add their change to the sums that the seal is made of. A read-only file can be
+    read.
     """
 
     def __init__(self, path: Path | None, owner: Owner) -> None:
@@ -141,6 +159,8 @@ class SqliteStore(SqlStore):
                 f"cannot open the store {str(self.path)!r}: a path holds no character of value 0"
             )
         self._process = os.getpid()
+        self._summed: int | None = None  # the state of the file that the sums of this connection belong to
+        self._summed_at = 0.0
         self._file: tuple[int, ...] | None = None
         self._emptied = False
         place, content = ":memory:", b""
@@ -298,17 +318,24 @@ class SqliteStore(SqlStore):
             if connection.in_transaction:  # a part of a larger one
                 yield
                 return
+            summing = write and sealed
+            if summing and self._summed is None:
+                _prepare_sums(connection)
             connection.execute(f"BEGIN {'IMMEDIATE' if write else 'DEFERRED'}")
             try:
+                if summing:
+                    self._bring_sums_up_to_date(connection)
                 if sealed:
-                    self._check_seal(connection)
+                    self._check_seal(connection, _OWN_SUMS if summing else _ALL)
                 yield
                 if write:
-                    connection.execute(f"PRAGMA user_version = {_seal(connection)}")
+                    seal = _seal(connection, _OWN_SUMS if summing else _ALL)
+                    connection.execute(f"PRAGMA user_version = {seal}")
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+                self._summed = None
                 raise
             self._check_file()  # what went into a deleted file is lost: that must not count as done
 
@@ -344,7 +371,17 @@ class SqliteStore(SqlStore):
         found = status.st_dev, status.st_ino
         return found if self._shared else (*found, status.st_mtime_ns, status.st_size)
 
-    def _check_seal(self, connection: sqlite3.Connection) -> None:
+    def _bring_sums_up_to_date(self, connection: sqlite3.Connection) -> None:
+        """Sum up all categories again if another process changed any, if it is quick, or after a while."""
+        (state,) = connection.execute("PRAGMA data_version").fetchone()
+        ((count, _),) = connection.execute(_OWN_SUMS).fetchall()
+        is_due = count <= _FEW or time.monotonic() - self._summed_at > _SUM_SECONDS
+        if state != self._summed or is_due:
+            count, total = connection.execute(_ALL).fetchone()
+            connection.execute("UPDATE sums SET count = ?, total = ?", (count, total or 0))
+            self._summed, self._summed_at = state, time.monotonic()
+
+    def _check_seal(self, connection: sqlite3.Connection, sums: str) -> None:
         about = connection.execute("SELECT fingerprint, width FROM about").fetchone()
         if about != (
             self.owner.fingerprint,
@@ -352,7 +389,7 @@ class SqliteStore(SqlStore):
         ):  # written over with the store of another model
             raise self._replaced()
         (kept,) = connection.execute("PRAGMA user_version").fetchone()
-        if kept and kept != _seal(connection):  # earlier versions had none: 0
+        if kept and kept != _seal(connection, sums):  # earlier versions had none: 0
             raise self._damaged("what it lists does not match its checksum")
 
     def _explained(self, error: sqlite3.Error) -> StoreFailure:
@@ -422,6 +459,22 @@ def _is_empty(path: Path) -> bool:
     return status.st_size == 0 and time.time() - status.st_mtime > _WAIT_SECONDS
 
 
-def _seal(connection: sqlite3.Connection) -> int:
+def _prepare_sums(connection: sqlite3.Connection) -> None:
+    """Make the connection keep its sums in step: with all of the triggers, or none if it is interrupted."""
+    if connection.execute("SELECT COUNT(*) FROM sqlite_temp_master").fetchone()[0]:
+        return
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("BEGIN")
+    try:
+        for statement in _SUMS:
+            connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _seal(connection: sqlite3.Connection, sums: str) -> int:
     """Return a checksum of all that a file holds, from those of its rows; never 0."""
-    return checksum(*connection.execute(_SEAL).fetchall()) & 0x7FFFFFFF or 1
+    (found,) = connection.execute(sums).fetchall()
+    return checksum(*connection.execute(_SEAL, found).fetchall()) & 0x7FFFFFFF or 1

@@ -58,6 +58,7 @@ class StageOne(Value):
     loss: Annotated[LossKind, _added("cross-entropy")] = "cross-entropy"
     crops: Annotated[bool, _added(False)] = False  # random-resized crops in place of padded ones
     jitter: Annotated[float, Field(ge=0, lt=1), _added(0.0)] = 0.0  # of brightness, contrast, saturation
+    flip: Annotated[bool, _added(True)] = True  # where a mirror image is of the same category
 
     def small_share(self, size: int) -> float:
         """Return the time of the whole stage, relative to one with all pictures of `size` × `size`."""
@@ -139,6 +140,9 @@ class MetaRecipe(Value):
     inner_rate: Annotated[float, Field(gt=0)] = 0.01
     learn_rates: bool = False  # MAML: the inner rate of every layer is learned, and so starts there
     first_order: Annotated[float, Field(ge=0, le=1)] = 0  # MAML: share of the run that is of first order
+    zero_head: Annotated[bool, _added(False)] = False  # MAML: the head starts at zero, and not at random
+    # Of the pictures that a method from a trained classifier sees, the share by which that is trained.
+    classify: Annotated[float, Field(gt=0, lt=1), _added(0.5)] = 0.5
 
 
 class Config(Value):

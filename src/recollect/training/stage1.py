@@ -120,7 +120,7 @@ def augmentation(split: Split, recipe: StageOne) -> Augmentation:
         raise ConfigError(
             f"stage1.pad={pad} leaves nothing of pictures of {size}×{size}: use less than {size}"
         )
-    return Augmentation(pad, split.flips, recipe.crops, recipe.jitter)
+    return Augmentation(pad, split.flips and recipe.flip, recipe.crops, recipe.jitter)
 
 
 def small_pictures(model: Model, recipe: StageOne) -> SmallFirst | None:

@@ -24,7 +24,12 @@ SYSTEMS: dict[str, System] = {
         Generator("mean", "Cosine classifier, plain means", "mean", mixed=True),
         Generator("average", "Cosine classifier & average generator", "average"),
         Generator("attention", "Cosine classifier & attention generator", "attention"),
-        Generator("attention-mixed", "The same, one generator for all N' (ours)", "attention", mixed=True),
+        Generator(
+            "attention-mixed",
+            "Cosine classifier & one attention generator for all N' (ours)",
+            "attention",
+            mixed=True,
+        ),
         Ridge(),
     )
 }

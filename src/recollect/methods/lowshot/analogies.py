@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.evaluation.lowshot import Taught, Teach
-from recollect.methods.lowshot.logistic import logistic_teach
-from recollect.methods.lowshot.system import Base, StageOneKind, System, descend
+from recollect.methods.lowshot.logistic import logistic_teach, together
+from recollect.methods.lowshot.system import Base, StageOneKind, System, descend, draws_at_once
 from recollect.training.config import LowShot
 from recollect.training.loop import step_seed
 
 ERROR_WEIGHT = 10.0  # of the mean squared error beside the cross-entropy
 _BATCH = 256
+_EQUAL = 1e-4  # of their length, that equal centroids may be apart
+_ROWS = 256  # differences that are compared with all others at a time
 _PARTNERS = 4  # categories in which the like of a category's differences is sought
 
 
@@ -39,12 +41,34 @@ class AnalogyLogistic(System):
             return logistic_teach(base, recipe, seed)
         complete = learn_to_complete(base, centres, found, recipe, seed)
         classify = logistic_teach(base, recipe, seed)
-        changes = centres[found[:, 2:, 0], found[:, 2:, 1]].to(base.device)  # (analogies, 2, d): b₁, b₂
+        changes = Changes(centres, found)
 
         def teach(support: Tensor, columns: Tensor) -> Taught:
-            return classify(fill_up(support, changes, complete, recipe.fill, seed), columns)
+            draw = torch.Generator().manual_seed(step_seed(seed, 7, support.shape[2]))
+            parts = torch.split(support, draws_at_once(support, recipe.fill))
+            return together(
+                [classify(fill_up(some, changes, complete, recipe.fill, draw), columns) for some in parts]
+            )
 
         return teach
+
+
+class Changes:
+    """The second halves b₁, b₂ of analogies (n, 4, 2) between centroids (k, c, d).
+
+    There are millions of analogies between the centroids of ImageNet: only what is asked for is gathered.
+    """
+
+    def __init__(self, centres: Tensor, analogies: Tensor) -> None:
+        self.centres, self.places = centres, analogies[:, 2:]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Return b₁, b₂ at rows of any shape: (…) → (…, 2, d)."""
+        places = self.places[rows].long()
+        return self.centres[places[..., 0], places[..., 1]]
 
 
 class Completion(nn.Module):
@@ -97,23 +121,43 @@ def find_analogies(centres: Tensor, partners: Tensor) -> Tensor:
     """Return analogies a₁, a₂, b₁, b₂ between centroids (k, c, d), each as (category, centroid): (n, 4, 2).
 
     For every two centroids of a category and every partner of it (k, p), the two centroids of the partner
-    whose difference has the highest cosine with theirs, if that is positive.
+    whose difference has the highest cosine with theirs, if that is positive; what is found for a difference
+    is found, turned round, for its opposite. Of 32 bits each, for there may be k · p · c² of them.
     """
-    count = centres.shape[1]
-    first, second = torch.nonzero(~torch.eye(count, dtype=torch.bool), as_tuple=True)
-    found = []
-    for category, others in enumerate(partners.tolist()):
-        own = F.normalize(centres[category, second] - centres[category, first], dim=1)
+    first, second = torch.triu_indices(centres.shape[1], centres.shape[1], offset=1)
+    # One block from the start: many pieces between large temporary ones would leave holes in memory.
+    found = torch.empty(2 * len(first) * partners.numel(), 4, 2, dtype=torch.int)
+    count = 0
+    for category, others in enumerate(partners.tolist() if len(first) else []):
+        own = centres[category, second] - centres[category, first]
         for other in others:
-            theirs = F.normalize(centres[other, second] - centres[other, first], dim=1)
-            best = [(some @ theirs.T).max(dim=1) for some in torch.split(own, 2048)]
-            cosine = torch.cat([one.values for one in best])
-            place = torch.cat([one.indices for one in best])
-            kept = cosine > 0
-            ends = (first[kept], second[kept], first[place[kept]], second[place[kept]])
-            owner = torch.tensor([category, category, other, other]).expand(int(kept.sum()), -1)
-            found.append(torch.stack([owner, torch.stack(ends, dim=1)], dim=2))
-    return torch.cat(found)
+            cosine, ends = _most_alike(own, centres[other])
+            ends = torch.cat([torch.stack([first, second], dim=1), ends], dim=1)[cosine > 0]
+            ends = torch.cat([ends, ends[:, [1, 0, 3, 2]]])
+            here = found[count : count + len(ends)]
+            here[..., 0] = torch.tensor([category, category, other, other])
+            here[..., 1] = ends
+            count += len(ends)
+    return found[:count]
+
+
+def _most_alike(own: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
+    """Find for differences (m, d) the two centroids of (c, d) whose difference is the most like each.
+
+    Returns the cosines (m,) and which centroids they are (m, 2). A product with a difference is a difference
+    of products, of which there are few.
+    """
+    count = len(theirs)
+    lengths = (theirs.unsqueeze(0) - theirs.unsqueeze(1)).norm(dim=2)
+    # Centroids of repeated pictures are almost equal: what is left of their difference is rounding.
+    shares = torch.where(lengths > _EQUAL * theirs.norm(dim=1).max(), 1 / lengths, 0)
+    found = [
+        ((some.unsqueeze(1) - some.unsqueeze(2)) * shares).flatten(1).max(dim=1)
+        for some in torch.split(F.normalize(own, dim=1) @ theirs.T, _ROWS)
+    ]
+    place = torch.cat([one.indices for one in found])
+    ends = torch.stack([place // count, place % count], dim=1)
+    return torch.cat([one.values for one in found]), ends
 
 
 def completion_loss(completed: Tensor, wanted: Tensor, scores: Tensor, targets: Tensor) -> Tensor:
@@ -131,7 +175,7 @@ def learn_to_complete(
 
     def loss(step: int) -> Tensor:
         rows = torch.from_numpy(np.random.default_rng([seed, 6, step]).integers(len(analogies), size=_BATCH))
-        some = analogies[rows]
+        some = analogies[rows].long()
         first, second, other_first, other_second = (
             centres[some[:, end, 0], some[:, end, 1]].to(base.device) for end in range(4)
         )
@@ -144,17 +188,22 @@ def learn_to_complete(
 
 
 @torch.no_grad()
-def fill_up(support: Tensor, changes: Tensor, complete: Completion, fill: int, seed: int) -> Tensor:
+def fill_up(
+    support: Tensor, changes: Changes, complete: Completion, fill: int, draw: torch.Generator
+) -> Tensor:
     """Add completed analogies to a support (draws, n, shots, d) until it has `fill` examples: (…, fill, d).
 
-    Each starts from a random example of its category and makes a random change (m, 2, d).
+    Each starts from a random example of its category and makes a random change. One draw at a time: of the
+    network's inputs and layers, those of a single draw are in memory.
     """
-    draws, novel, shots, _ = support.shape
+    _, novel, shots, width = support.shape
     if shots >= fill:
         return support
-    draw = torch.Generator().manual_seed(step_seed(seed, 7, shots))
-    shape = (draws, novel, fill - shots)
-    start = torch.randint(shots, shape, generator=draw).to(support.device)
-    change = changes[torch.randint(len(changes), shape, generator=draw).to(support.device)]
-    seeds = support.gather(2, start.unsqueeze(3).expand(-1, -1, -1, support.shape[3]))
-    return torch.cat([support, complete(seeds, change[..., 0, :], change[..., 1, :])], dim=2)
+    filled = support.new_empty(len(support), novel, fill, width)
+    filled[:, :, :shots] = support
+    for examples, place in zip(support, filled, strict=True):
+        start = torch.randint(shots, (novel, fill - shots), generator=draw)
+        change = changes[torch.randint(len(changes), start.shape, generator=draw)].to(support.device)
+        seeds = examples.gather(1, start.to(support.device).unsqueeze(2).expand(-1, -1, width))
+        place[:, shots:] = complete(seeds, change[..., 0, :], change[..., 1, :])
+    return filled

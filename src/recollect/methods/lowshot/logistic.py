@@ -5,6 +5,8 @@ novel pictures in the proportion of their categories. The base part is fitted on
 it, which leaves the objective as it was.
 """
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ class Logistic(System):
         return logistic_teach(base, recipe, seed)
 
 
-def logistic_teach(base: Base, recipe: LowShot, seed: int) -> Teach:
+def logistic_teach(base: Base, recipe: LowShot, seed: int) -> Callable[[Tensor, Tensor], LinearTaught]:
     """Return what fits base and novel categories together, from a fit of the base categories."""
     width = base.features.shape[1]
     everything = torch.arange(base.categories)
@@ -46,6 +48,16 @@ def logistic_teach(base: Base, recipe: LowShot, seed: int) -> Teach:
         )
 
     return teach
+
+
+def together(parts: Sequence[LinearTaught]) -> LinearTaught:
+    """Return the draws of several parts as one."""
+    return LinearTaught(
+        torch.cat([part.base for part in parts]),
+        torch.cat([part.novel for part in parts]),
+        torch.cat([part.base_bias for part in parts if part.base_bias is not None]),
+        torch.cat([part.novel_bias for part in parts if part.novel_bias is not None]),
+    )
 
 
 @torch.no_grad()

@@ -87,7 +87,9 @@ class PrototypeMatching(EmbeddingSystem[PrototypeMatchingNetwork]):
         def teach(support: Tensor, columns: Tensor) -> Taught:
             draw = torch.Generator().manual_seed(step_seed(0, 7, shots))
             own = known[columns.to(known.device)]
-            return _Taught(network, own, network.prototypes(support, draw))
+            # One draw at a time: of what is hallucinated, that of a single draw is in memory.
+            novel = torch.cat([network.prototypes(one, draw) for one in torch.split(support, 1)])
+            return _Taught(network, own, novel)
 
         return teach
 

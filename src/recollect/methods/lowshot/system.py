@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from recollect.data.tasks import Tasks, TaskSampler, TaskShape
 from recollect.errors import Diverged
-from recollect.evaluation.lowshot import Taught, Teach
+from recollect.evaluation.lowshot import SUPPORT_VALUES, Taught, Teach
 from recollect.model.model import Head
 from recollect.system.progress import track
 from recollect.training.config import LowShot
@@ -60,6 +60,12 @@ class Base:
                 empty = embedded.new_zeros(self.categories, embedded.shape[1])
                 sums = sums.to(self.device) + empty.index_add_(0, self.labels[rows].to(self.device), embedded)
         return sums / counts.unsqueeze(1)
+
+
+def draws_at_once(support: Tensor, fill: int) -> int:
+    """Return how many draws of a support (draws, n, shots, d) to fill up to `fill` examples at a time."""
+    _, novel, shots, width = support.shape
+    return max(1, SUPPORT_VALUES // max(1, novel * max(fill, shots) * width))
 
 
 def root_mean_square(features: Tensor) -> float:

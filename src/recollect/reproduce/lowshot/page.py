@@ -1,25 +1,32 @@
 """The page of table 3, in Markdown and HTML, from its plan and result files and nothing else."""
 
 import shlex
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from recollect.errors import RecollectError
 from recollect.evaluation.lowshot import DRAWS, FIGURES, SHOTS, TOP, named
-from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, heading, paragraph
+from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, heading, paragraph, picture
+from recollect.evaluation.plots import save_figure
 from recollect.methods.lowshot import SYSTEMS
 from recollect.modelfile import read_header
-from recollect.reproduce.claims import FAILS, HOLDS, UNDECIDED, judge, overall, verdict
+from recollect.reproduce.claims import FAILS, HOLDS, UNDECIDED, judge, overall
+from recollect.reproduce.lowshot.pictures import accuracy_figure, order_figure
 from recollect.reproduce.lowshot.plan import LowShotPlan, read_plan, run_name, stage_one_settings
 from recollect.reproduce.lowshot.results import LowShotResults
-from recollect.reproduce.lowshot.rows import MISPRINT, NAME, TITLES, claims, paper_orders, published
+from recollect.reproduce.lowshot.rows import MISPRINT, NAME, TITLES, claims, judged_orders, published
 from recollect.reproduce.page import signed
 from recollect.reproduce.plan import set_words
 from recollect.reproduce.results import Place
 from recollect.system.disk import write_text
 
+ACCURACY, ORDER = "table3.png", "table3-order.png"
+
 
 def write_page(folder: Path) -> Path:
-    """Write `table3.md` and `table3.html`; return the first."""
+    """Write `table3.md`, `table3.html` and their pictures; return the first."""
     plan = read_plan(folder)
     results = LowShotResults(folder, plan.keys, plan.shots, plan.seeds)
     title = f"Table 3 of the paper on {plan.data}"
@@ -27,13 +34,16 @@ def write_page(folder: Path) -> Path:
         heading(1, title),
         paragraph(_introduction(plan)),
         *_unfinished(results),
+        *_claims(plan, results),
+        *_order_picture(folder, plan, results),
         heading(2, "Top-5"),
         *(_figures(plan, results, figure, 5) for figure in FIGURES),
         heading(2, "Top-1"),
         *(_figures(plan, results, figure, 1) for figure in FIGURES),
+        *_accuracy_picture(folder, plan, results),
         *_order(plan, results),
-        *_claims(plan, results),
         *_circumstances(folder, plan, results),
+        *_comparisons(plan, results),
     ]
     path = folder / f"{NAME}.md"
     write_text(path, as_markdown(blocks))
@@ -85,59 +95,100 @@ def _figures(plan: LowShotPlan, results: LowShotResults, figure: str, k: int) ->
     return grid(head, lines)
 
 
+def _accuracy_picture(folder: Path, plan: LowShotPlan, results: LowShotResults) -> list[Block]:
+    if not results.files:
+        return []
+    save_figure(accuracy_figure(plan, results), folder / ACCURACY, dpi=110)
+    return [picture(folder / ACCURACY, "Every figure of every row against the number of examples")]
+
+
+def _order_picture(folder: Path, plan: LowShotPlan, results: LowShotResults) -> list[Block]:
+    if not _verdicts(plan, results, 5):
+        return []
+    save_figure(order_figure(plan, results), folder / ORDER, dpi=110)
+    return [picture(folder / ORDER, "How many of the paper's orders of every two rows hold here")]
+
+
+def _verdicts(plan: LowShotPlan, results: LowShotResults, k: int) -> dict[tuple[str, int], list[str]]:
+    """Return whether two rows stand in the paper's order here, by figure and number of shots."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for order, judged in judged_orders(plan.keys, plan.shots, results, k):
+        found.setdefault((order.figure, order.shots), []).append(judged)
+    return found
+
+
 def _order(plan: LowShotPlan, results: LowShotResults) -> list[Block]:
     """Count how often two rows stand in the paper's order here."""
-    found: dict[tuple[str, int], list[str]] = {}
-    for order in paper_orders(plan.keys, plan.shots):
-        difference = results.combined(order.comparison.weights)
-        if difference is not None:
-            found.setdefault((order.figure, order.shots), []).append(verdict(difference))
-    if not found:
+    found = {k: _verdicts(plan, results, k) for k in TOP}
+    if not found[5]:
         return []
+    places = sorted(found[5], key=lambda place: (FIGURES.index(place[0]), place[1]))
     rows = [
-        [TITLES[figure], str(shots), *(str(verdicts.count(one)) for one in (HOLDS, FAILS, UNDECIDED))]
-        for (figure, shots), verdicts in sorted(
-            found.items(), key=lambda item: (FIGURES.index(item[0][0]), item[0][1])
-        )
+        [TITLES[figure], str(shots), *(_counted(found[k][figure, shots]) for k in TOP)]
+        for figure, shots in places
     ]
-    every = [verdict for verdicts in found.values() for verdict in verdicts]
-    total = ["all of them", "", *(str(every.count(one)) for one in (HOLDS, FAILS, UNDECIDED))]
+    total = ["all of them", "", *(_counted(chain(*found[k].values())) for k in TOP)]
     return [
         heading(2, "The order of the paper's rows"),
         paragraph(
-            "Every two rows of which the paper has different numbers: whether the one that is higher there "
-            "is higher here, by the 95 % interval of the difference, draw by draw (top-5)."
+            "Every two rows of which the paper has different numbers (top-5): whether the one that is higher "
+            "there is higher here, by the 95 % interval of the difference, draw by draw. As in the paper / "
+            "the other way round / undecided."
         ),
-        grid(["", "N'", "as in the paper", "the other way round", "undecided"], [*rows, total]),
+        grid(["", "N'", *(f"top-{k}" for k in TOP)], [*rows, total]),
     ]
 
 
+def _counted(verdicts: Iterable[str]) -> str:
+    counts = Counter(verdicts)
+    return " / ".join(str(counts[one]) for one in (HOLDS, FAILS, UNDECIDED))
+
+
 def _claims(plan: LowShotPlan, results: LowShotResults) -> list[Block]:
-    judged = [(claim.text, judge(claim, results)) for claim in claims(plan.keys, plan.shots)]
-    if not judged:
+    """Say first of all which of the paper's claims hold."""
+    judged = {
+        k: [[one.verdict for one in judge(claim, results)] for claim in claims(plan.keys, plan.shots, k)]
+        for k in TOP
+    }
+    texts = [claim.text for claim in claims(plan.keys, plan.shots)]
+    if not texts:
         return []
-    rows = [[text, overall([one.verdict for one in found])] for text, found in judged]
+    rows = [
+        [text, *(f"{overall(judged[k][number])} ({_counted(judged[k][number])})" for k in TOP)]
+        for number, text in enumerate(texts)
+    ]
+    total = [
+        "The order of every two rows",
+        *(_counted(chain(*_verdicts(plan, results, k).values())) for k in TOP),
+    ]
     varies = (
         "There is one training of each row: intervals are of the draws alone, and say nothing of how far "
         "another training would differ."
         if plan.seeds == 1
         else f"Intervals are of the draws and of the {plan.seeds} trainings of each row."
     )
-    details: list[Block] = []
-    for text, found in judged:
-        lines = [[one.text, signed(one.found, 2), one.verdict] for one in found]
-        details += [paragraph(text), grid(["Comparison", "Difference", "Verdict"], lines)]
     return [
-        heading(2, "The paper's claims"),
+        heading(2, "What holds of the paper's order"),
         paragraph(
-            "A comparison holds if the 95 % interval of the paired difference lies above 0, does not hold if "
-            "it lies below, and is undecided between. A claim holds if all its comparisons do; one that does "
-            f"not refutes it. {varies}"
+            "The paper's claims are of top-5 accuracy. A comparison holds if the 95 % interval of the paired "
+            "difference lies above 0, does not hold if it lies below, and is undecided between. A claim "
+            "holds if all its comparisons do; one that does not refutes it. In brackets: how many "
+            f"comparisons hold / do not hold / are undecided. {varies}"
         ),
-        grid(["Claim", "Verdict"], rows),
-        heading(2, "Every comparison"),
-        *details,
+        grid(["Claim", *(f"top-{k}" for k in TOP)], [*rows, total]),
     ]
+
+
+def _comparisons(plan: LowShotPlan, results: LowShotResults) -> list[Block]:
+    found: list[Block] = []
+    for five, one in zip(*(claims(plan.keys, plan.shots, k) for k in TOP), strict=True):
+        lines = [
+            [high.text, signed(high.found, 2), high.verdict, signed(low.found, 2), low.verdict]
+            for high, low in zip(judge(five, results), judge(one, results), strict=True)
+        ]
+        head = ["Comparison", *(word for k in TOP for word in (f"Difference, top-{k}", "Verdict"))]
+        found += [paragraph(five.text), grid(head, lines)]
+    return [heading(2, "Every comparison"), *found] if found else []
 
 
 def _circumstances(folder: Path, plan: LowShotPlan, results: LowShotResults) -> list[Block]:

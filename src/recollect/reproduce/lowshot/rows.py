@@ -1,11 +1,13 @@
 """The rows of the paper's table 3: the numbers that it has for them, and what it says of their order."""
 
+from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
 from recollect.evaluation.lowshot import FIGURES, SHOTS, named
 from recollect.methods.lowshot import SYSTEMS
-from recollect.reproduce.claims import Claim, Comparison
+from recollect.reproduce.claims import Claim, Comparison, verdict
+from recollect.reproduce.lowshot.results import LowShotResults
 from recollect.reproduce.results import Place
 from recollect.reproduce.rows import Settings
 
@@ -71,12 +73,12 @@ def published(key: str, figure: str, shots: int) -> str | None:
 
 
 def _above(
-    one: str, others: tuple[str, ...], figures: tuple[str, ...], shots: tuple[int, ...]
+    one: str, others: tuple[str, ...], figures: tuple[str, ...], shots: tuple[int, ...], k: int
 ) -> tuple[Comparison, ...]:
     return tuple(
         Comparison(
             f"{one} − {other}, {TITLES[figure]}, {count}-shot",
-            {Place(one, count, named(figure, 5)): 1, Place(other, count, named(figure, 5)): -1},
+            {Place(one, count, named(figure, k)): 1, Place(other, count, named(figure, k)): -1},
         )
         for other in others
         for figure in figures
@@ -84,38 +86,44 @@ def _above(
     )
 
 
-def claims(keys: tuple[str, ...], shots: tuple[int, ...]) -> list[Claim]:
-    """Return what the paper says of the rows that are there, top-5."""
+def claims(keys: tuple[str, ...], shots: tuple[int, ...], k: int = 5) -> list[Claim]:
+    """Return what the paper says of the rows that are there, of top-5 accuracy or of another."""
+
+    def above(
+        one: str, others: tuple[str, ...], figures: tuple[str, ...], shots: tuple[int, ...] = shots
+    ) -> tuple[Comparison, ...]:
+        return _above(one, others, figures, shots, k)
+
     priors = tuple(key for key in ("prototypical", "matching", "logistic", "logistic-h") if key in keys)
     known = [
         (
             "The attention generator is above every prior system that was measured by all three figures.",
-            _above("attention", priors, FIGURES, shots),
+            above("attention", priors, FIGURES),
         ),
         (
             "On All, the attention generator is above SGM w/ H and Batch SGM.",
-            _above("attention", ("sgm-h", "batch-sgm"), ("all",), shots),
+            above("attention", ("sgm-h", "batch-sgm"), ("all",)),
         ),
         (
             "The attention generator is above Prototype Matching Nets.",
-            _above("attention", ("prototype-matching",), FIGURES, shots),
+            above("attention", ("prototype-matching",), FIGURES),
         ),
         (
             "The attention generator is above Prototype Matching Nets w/ H, except for Novel at 2 shots.",
             tuple(
                 one
-                for one in _above("attention", ("prototype-matching-h",), FIGURES, shots)
+                for one in above("attention", ("prototype-matching-h",), FIGURES)
                 if "Novel, 2-shot" not in one.text
             ),
         ),
-        ("Attention is above averages.", _above("attention", ("average",), FIGURES, shots)),
+        ("Attention is above averages.", above("attention", ("average",), FIGURES)),
         (
             "Hallucination lifts Prototype Matching Nets.",
-            _above("prototype-matching-h", ("prototype-matching",), FIGURES, shots),
+            above("prototype-matching-h", ("prototype-matching",), FIGURES),
         ),
         (
             "Hallucination lifts logistic regression on All up to 5 shots.",
-            _above("logistic-h", ("logistic",), ("all",), tuple(count for count in shots if count <= 5)),
+            above("logistic-h", ("logistic",), ("all",), tuple(count for count in shots if count <= 5)),
         ),
     ]
     there = [
@@ -130,11 +138,13 @@ class Order(NamedTuple):
 
     figure: str
     shots: int
+    high: str
+    low: str
     comparison: Comparison
 
 
-def paper_orders(keys: tuple[str, ...], shots: tuple[int, ...]) -> list[Order]:
-    """Return the order of every two rows, wherever the paper has different numbers for both."""
+def paper_orders(keys: tuple[str, ...], shots: tuple[int, ...], k: int = 5) -> list[Order]:
+    """Return the order of every two rows, wherever the paper has different numbers (top-5) for both."""
     found = []
     for one, other in combinations([key for key in SYSTEMS if key in keys], 2):
         for figure in FIGURES:
@@ -143,6 +153,16 @@ def paper_orders(keys: tuple[str, ...], shots: tuple[int, ...]) -> list[Order]:
                 if words[0] is None or words[1] is None or float(words[0]) == float(words[1]):
                     continue
                 high, low = (one, other) if float(words[0]) > float(words[1]) else (other, one)
-                (comparison,) = _above(high, (low,), (figure,), (count,))
-                found.append(Order(figure, count, comparison))
+                (comparison,) = _above(high, (low,), (figure,), (count,), k)
+                found.append(Order(figure, count, high, low, comparison))
     return found
+
+
+def judged_orders(
+    keys: tuple[str, ...], shots: tuple[int, ...], results: LowShotResults, k: int = 5
+) -> Iterator[tuple[Order, str]]:
+    """Yield the order of every two rows that were measured, and whether it holds here."""
+    for order in paper_orders(keys, shots, k):
+        difference = results.combined(order.comparison.weights)
+        if difference is not None:
+            yield order, verdict(difference)

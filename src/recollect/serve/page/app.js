@@ -7,7 +7,7 @@ import * as camera from "./camera.js";
 import * as categories from "./categories.js";
 import { $, element, plural, showBlob, wait } from "./dom.js";
 import * as drawing from "./drawing.js";
-import { say, toast } from "./notices.js";
+import { say, settle, toast } from "./notices.js";
 import { receive, shrink } from "./pictures.js";
 import * as tray from "./tray.js";
 
@@ -15,6 +15,7 @@ const OFTEN = 0.1; // seconds between two looks of the camera, at least
 const SLOW = 400; // milliseconds after which the page says that it is working
 const VERY_SLOW = 5000;
 const HELD = 250; // milliseconds between two captures while the button is held
+const STILL = 2; // seconds that a corrected picture is shown before the camera goes on
 const AT_ONCE = 4; // pictures that are asked about at a time
 const NOTHING = "Nothing yet. Show it a picture.";
 const KEEP = "recollect-thumbnails";
@@ -22,14 +23,18 @@ const KEEP = "recollect-thumbnails";
 let info = { drawn: false, side: 224, pictures: 128 };
 let mode = "picture";
 let view = null; // the picture that the answers are about
+let pictured = null; // the picture of the tray that was looked at last
 let paused = false;
 let looking = false; // through the camera
+let held = false; // the camera's picture, because somebody is about to correct an answer
+let holding = null; // the timer that ends it
 let teaching = false;
+let hindered = ""; // what teaching waits for
 let answered = null; // the picture that the answers on the page are about
 let asked = 0; // the number of the last question, so that late answers to others are not shown
 
 async function begin() {
-  answers.listen((name) => answered === view && teach(name, [view]));
+  answers.listen({ fix, hold, release });
   tray.listen({ select: look, change: describe, removed: (other) => (other ? look(other) : clearPicture()) });
   categories.start(() => {
     $("names").replaceChildren(...categories.all().map((one) => element("option", { value: one.name })));
@@ -38,10 +43,14 @@ async function begin() {
   drawing.listen(drawn);
   receive(take);
   whenBack(async () => {
+    settle();
     await refresh();
     if (view && mode !== "camera") await ask(view).catch(() => {});
   });
-  document.addEventListener("unlocked", describe);
+  document.addEventListener("unlocked", () => {
+    settle();
+    describe();
+  });
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
   for (const button of document.querySelectorAll("[data-mode]:is(button)")) {
     button.addEventListener("click", () => choose(button.dataset.mode));
@@ -94,7 +103,8 @@ function describe() {
   $("teach-button").textContent = count > 1 ? `Teach ${count}` : "Teach";
   const name = $("name").value.trim();
   const category = name && categories.find(name);
-  if (category) {
+  if (hindered) $("teach-hint").textContent = hindered;
+  else if (category) {
     const has = category.examples === null ? "which it knows" : `which has ${plural(category.examples, "picture")}`;
     $("teach-hint").textContent = `Adds to “${category.name}”, ${has}.`;
   } else $("teach-hint").textContent = name ? "A new category." : "One picture is enough; three to five are better.";
@@ -106,7 +116,7 @@ function teachable() {
   const kinds = tray.blobs();
   if (mode === "draw" && !drawing.isEmpty() && !drawing.isLeft()) return [...kinds, "drawing"];
   if (kinds.length) return kinds;
-  if (mode === "camera" && camera.isOn() && !paused) return ["frame"];
+  if (mode === "camera" && camera.isOn() && !paused && !held) return ["frame"];
   return view ? [view] : [];
 }
 
@@ -145,7 +155,10 @@ async function teach(name, pictures) {
   try {
     const thumbnails = $("thumbnails").checked;
     const { category, skipped } = await attempt(() => backend.teach(name, pictures, { thumbnails }), {
-      waiting: answers.note,
+      waiting: (words) => {
+        hindered = words;
+        describe();
+      },
     });
     categories.merge(category);
     await ask(pictures.at(-1)).catch(() => {}); // the answers say why
@@ -159,8 +172,43 @@ async function teach(name, pictures) {
     return false;
   } finally {
     teaching = false;
+    hindered = "";
     document.body.classList.remove("teaching");
+    describe();
   }
+}
+
+/** Correct the answers: teach the picture that they are about. */
+async function fix(name) {
+  if (answered !== view) return;
+  await teach(name, [view]);
+  if (held) release(STILL);
+}
+
+/** Keep the camera's picture and its answers as they are, so that what is corrected is what was seen. */
+function hold() {
+  clearTimeout(holding);
+  if (held || mode !== "camera" || !camera.isOn() || paused || !answered) return;
+  held = true;
+  asked += 1; // an answer on its way is about another picture
+  view = answered;
+  answers.still();
+  showBlob($("still"), view);
+  $("still").classList.toggle("mirrored", $("video").classList.contains("mirrored"));
+  $("still").hidden = $("held").hidden = false;
+}
+
+/** Let the camera go on after some seconds. */
+function release(seconds) {
+  clearTimeout(holding);
+  holding = setTimeout(() => teaching || letGo(), seconds * 1000); // `fix` lets go of what is being taught
+}
+
+function letGo() {
+  clearTimeout(holding);
+  if (!held) return;
+  held = false;
+  $("still").hidden = $("held").hidden = true;
 }
 
 /** On a phone, go back up to the picture and its new name. */
@@ -179,7 +227,11 @@ async function ask(picture, { live: isLive = false } = {}) {
   const verySlow = setTimeout(() => isLatest() && answers.busy("This takes longer than usual…"), VERY_SLOW);
   try {
     const found = await attempt(() => backend.predict(picture, { top: 5 }), {
-      waiting: (words) => isLatest() && answers.busy(words),
+      waiting: (words) => {
+        clearTimeout(slow);
+        clearTimeout(verySlow);
+        if (isLatest()) answers.busy(words);
+      },
     });
     if (isLatest()) {
       answered = picture;
@@ -196,8 +248,9 @@ async function ask(picture, { live: isLive = false } = {}) {
   }
 }
 
-function choose(wanted) {
+function choose(wanted, { again = true } = {}) {
   if (wanted === mode && wanted !== "camera") return;
+  letGo();
   mode = wanted;
   $("stage").dataset.mode = mode;
   for (const button of document.querySelectorAll("[data-mode]:is(button)")) {
@@ -208,7 +261,7 @@ function choose(wanted) {
   $("picture").hidden = mode !== "picture" || !$("picture").src;
   $("drop").hidden = mode !== "picture" || !$("picture").hidden;
   $("camera-problem").hidden = $("turn").hidden = true;
-  view = null;
+  view = answered = null;
   asked += 1;
   answers.instead(NOTHING);
   if (mode === "camera") turnOn(camera.start);
@@ -217,6 +270,7 @@ function choose(wanted) {
     $("video").hidden = true;
   }
   if (mode === "draw") drawn();
+  if (mode === "picture" && again && pictured) look(pictured);
   describe();
 }
 
@@ -246,10 +300,10 @@ async function live() {
   looking = true;
   while (camera.isOn()) {
     const began = performance.now();
-    if (!paused && !document.hidden && !isAway() && categories.canAnswer()) {
+    if (!paused && !held && !document.hidden && !isAway() && categories.canAnswer()) {
       try {
         const frame = await camera.frame(side());
-        if (camera.isOn() && !paused && frame) await ask(frame, { live: true });
+        if (camera.isOn() && !paused && !held && frame) await ask(frame, { live: true });
       } catch {
         await wait(1); // the answers say why
       }
@@ -260,6 +314,7 @@ async function live() {
 }
 
 async function pause(wanted) {
+  letGo();
   paused = wanted;
   $("pause").setAttribute("aria-pressed", String(paused));
   $("pause").textContent = paused ? "Go on" : "Pause";
@@ -293,7 +348,8 @@ function holdable(button, action) {
 /** Take pictures that were chosen, dropped or pasted. */
 async function take(files) {
   if (!files.length) return;
-  if (mode !== "picture") choose("picture");
+  settle();
+  if (mode !== "picture") choose("picture", { again: false });
   const items = [];
   for (const file of files) items.push(tray.add(await shrink(file, side()))); // in their order
   const [first, ...others] = items;
@@ -320,7 +376,8 @@ function reject(item, failure) {
 
 /** Show a picture of the tray, and what it is taken for. */
 async function look(item) {
-  if (mode !== "picture") choose("picture");
+  if (mode !== "picture") choose("picture", { again: false });
+  pictured = item;
   tray.mark(item);
   showBlob($("picture"), item.blob);
   $("picture").alt = `The picture that is looked at: ${item.blob.name ?? "from the camera or the canvas"}`;
@@ -339,6 +396,7 @@ async function look(item) {
 }
 
 function clearPicture() {
+  pictured = null;
   tray.mark(null);
   if (mode !== "picture") return;
   $("picture").hidden = true;
@@ -351,6 +409,7 @@ function clearPicture() {
 }
 
 async function drawn() {
+  settle();
   describe();
   if (drawing.isEmpty()) {
     view = null;

@@ -1,9 +1,9 @@
 // What the model knows: search, look inside, rename, hide, forget with undo, download and upload.
 
-import { askToken, attempt } from "./attempt.js";
+import { askToken, attempt, whenBack } from "./attempt.js";
 import { backend } from "./backend.js";
 import { $, arrange, clone, element, ORIGINS, percent, plural, showBlob } from "./dom.js";
-import { toast } from "./notices.js";
+import { settle, toast } from "./notices.js";
 
 const AT_ONCE = 24; // rows
 const MORE = 4; // times as many rows
@@ -33,6 +33,9 @@ export function start(then) {
   document.addEventListener("unlocked", () => {
     locked = false;
     for (const row of rows.values()) row.show?.();
+  });
+  whenBack(() => {
+    for (const row of rows.values()) if (row.unexplained) row.explain();
   });
 }
 
@@ -117,6 +120,8 @@ class Row {
     this.part("hide").hidden = origin !== "base";
     this.part("hide").textContent = hidden ? "Answer with it again" : "Never answer with it";
     if (before) this.shown = false;
+    if (examples === null) for (const name of ["kept", "leans"]) this.part(name).replaceChildren();
+    else if (before && !this.body.hidden) this.explain();
     return this.node;
   }
 
@@ -169,7 +174,9 @@ class Row {
       });
       box.replaceChildren(element("h3", { textContent: title }), element("ul", {}, ...items));
       box.hidden = shares.length === 0;
+      this.unexplained = false;
     } catch (failure) {
+      this.unexplained = true;
       box.replaceChildren(element("p", { className: "quiet", textContent: failure.message }));
     }
   }
@@ -236,6 +243,7 @@ const seen = new IntersectionObserver((entries) => {
 async function change(action) {
   try {
     await action();
+    settle();
   } catch (failure) {
     toast(failure.message, { kind: "failed" });
     if (failure.kind === "refused") await load().catch(() => {}); // somebody else may have changed it

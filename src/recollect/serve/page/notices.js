@@ -18,10 +18,21 @@ export function say(words) {
   $("spoken").textContent = words;
 }
 
+/** Take away what went wrong before: something later went well, or was begun. What can still be undone stays. */
+export function settle() {
+  for (const box of plain()) if (box.matches(".failed")) box.remove();
+}
+
+/** Return the messages that nothing is lost with; an offer to undo may hold the only copy of what it brings back. */
+const plain = () => [...$("toasts").querySelectorAll(".toast:not(.offer)")];
+
 /** Show a message for a while; `action` is what its button, named `label`, does. Resting on it keeps it. */
 export function toast(words, { kind = "done", label, action } = {}) {
+  if (kind === "done") settle();
+  for (const box of plain()) if (!action && box.dataset.words === words) box.remove(); // said once
   const text = element("p", { textContent: words });
-  const box = element("div", { className: `toast ${kind}` }, text);
+  const box = element("div", { className: `toast ${kind}${action ? " offer" : ""}` }, text);
+  box.dataset.words = words;
   box.setAttribute("role", kind === "failed" ? "alert" : "status");
   let timer;
   const close = () => {
@@ -50,7 +61,7 @@ export function toast(words, { kind = "done", label, action } = {}) {
   box.addEventListener("focusin", stop);
   box.addEventListener("focusout", start);
   box.addEventListener("keydown", (event) => event.key === "Escape" && close());
-  while ($("toasts").childElementCount > 2) $("toasts").firstElementChild.remove();
+  while (plain().length > 2) plain()[0].remove();
   $("toasts").append(box);
   start();
   return box;

@@ -1,0 +1,34 @@
+"""Trainings that are killed in the middle."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from recollect.training import loop
+
+_PAUSE = 0.1  # seconds after each checkpoint, for the parent to notice it
+_PATIENCE = 120
+
+
+def kill_when(begun: Path, work: Callable[[], object], later: float = 0.0) -> None:
+    """Do some work in a fork that writes checkpoints slowly; kill it once a file is there, or later."""
+    process = os.fork()
+    if process == 0:
+        try:
+            save = loop.save_checkpoint
+            loop.save_checkpoint = lambda *words: (save(*words), time.sleep(_PAUSE))
+            work()
+        finally:
+            os._exit(1)
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        while not begun.exists():
+            assert os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it ended"
+            assert time.monotonic() < deadline, "it takes too long"
+            time.sleep(0.01)
+        time.sleep(later)
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
