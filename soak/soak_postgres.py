@@ -40,17 +40,37 @@ def database():
     server.remove()
 
 
+@pytest.fixture
+def servers(database, tmp_path):
+    save_model(tmp_path / "run/model.safetensors", model_of())
+    words = (tmp_path / "run", "--threads", "1", "--store", database.url())
+    with ThreadPoolExecutor(SERVERS) as pool:
+        running = [*pool.map(lambda number: Server(*words, log=tmp_path / f"log-{number}"), range(SERVERS))]
+    yield running
+    for server in running:
+        server.stop()
+
+
 class Server:
-    """A server that can be killed and started again."""
+    """A server that can be killed, and is started again until it runs, as systemd would do it."""
 
     def __init__(self, *words, log):
         self.words, self.log, self.starts = words, log, 0
         self.start()
 
     def start(self):
-        self.starts += 1
-        self._running = started(*self.words, log=self.log.with_suffix(f".{self.starts}"))
-        self.service = self._running.__enter__()
+        until = time.monotonic() + 60
+        while True:
+            self.starts += 1
+            self._running = started(*self.words, log=self.log.with_suffix(f".{self.starts}"))
+            try:
+                self.service = self._running.__enter__()
+            except AssertionError:  # it ended: PostgreSQL was dead when it started
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
 
     def kill(self):
         self.service.process.kill()
@@ -66,7 +86,10 @@ class Teaching:
     def __init__(self, servers):
         self.tried, self.confirmed, self.refused, self.seconds, self.wrong = set(), set(), [], [], []
         self._numbers, self._lock = iter(range(TEACHES)), threading.Lock()
-        self.threads = [threading.Thread(target=self._teach, args=(server,)) for server in servers]
+        self._until = time.monotonic() + 900
+        self.threads = [
+            threading.Thread(target=self._teach, args=(server,), daemon=True) for server in servers
+        ]
         for thread in self.threads:
             thread.start()
 
@@ -82,6 +105,8 @@ class Teaching:
                 return
             self.tried.add(f"c{number}")
             while not self._call(server, number):
+                if time.monotonic() > self._until:
+                    return
                 self.refused.append(number)
                 time.sleep(0.05)
             self.confirmed.add(f"c{number}")
@@ -98,11 +123,8 @@ class Teaching:
         return answer.status == 200
 
 
-def test_servers_and_postgres_are_killed_and_nothing_confirmed_is_lost(database, tmp_path):
-    save_model(tmp_path / "run/model.safetensors", model_of())
-    words = (tmp_path / "run", "--threads", "1", "--store", database.url())
+def test_servers_and_postgres_are_killed_and_nothing_confirmed_is_lost(database, servers, tmp_path):
     pool = ThreadPoolExecutor(SERVERS)
-    servers = [*pool.map(lambda number: Server(*words, log=tmp_path / f"log-{number}"), range(SERVERS))]
     teaching, starting = Teaching(servers), []
     draw = random.Random(5)
     kills = ["server"] * SERVER_KILLS + ["database"] * DATABASE_KILLS
@@ -123,7 +145,6 @@ def test_servers_and_postgres_are_killed_and_nothing_confirmed_is_lost(database,
         waited.result()
     for thread in teaching.threads:
         thread.join()
-    pool.shutdown()
     assert not teaching.wrong
 
     expected = None
@@ -137,8 +158,6 @@ def test_servers_and_postgres_are_killed_and_nothing_confirmed_is_lost(database,
     assert expected is not None, "the servers do not agree"
     answers = [server.service.call("POST", "/v1/predict", PICTURES[0]).json for server in servers]
     assert all(one == answers[0] for one in answers)
-    for server in servers:
-        server.stop()
     kept = {one["name"] for one in expected["categories"] if one["origin"] == "novel"}
     with contextlib.closing(open_store(database.url(), ANY)) as store:
         content = store.content()

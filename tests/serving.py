@@ -120,8 +120,10 @@ def started(*words: object, log: Path, **environment: str) -> Iterator[Service]:
             assert process.poll() is None, log.read_text(encoding="utf-8")
             time.sleep(0.05)
         service = Service(found[1].replace("0.0.0.0", "127.0.0.1"), process=process)
+        until = time.monotonic() + 120
         while True:
             assert process.poll() is None, log.read_text(encoding="utf-8")
+            assert time.monotonic() < until, log.read_text(encoding="utf-8")
             with contextlib.suppress(OSError):
                 if service.call("GET", "/readyz").status == 200:
                     break

@@ -12,6 +12,7 @@ from recollect.evaluation.lowshot import (
     TOP,
     HalfFeatures,
     LinearTaught,
+    TeachByTerms,
     choose_prior,
     count_right,
     draw_examples,
@@ -54,6 +55,10 @@ def own_base(support, columns):
     return LinearTaught(BASE_VECTORS[columns] + shift, support.mean(2), None, support.mean((2, 3)))
 
 
+TERMS = torch.randn(D, D, generator=torch.Generator().manual_seed(6))
+by_terms = TeachByTerms(lambda support: support @ TERMS, means)
+
+
 def slowly(teach, half, examples, shots, prior):
     """One draw and one query at a time, by sorting."""
     found = {named(figure, k): [] for figure in FIGURES for k in TOP}
@@ -79,14 +84,16 @@ def slowly(teach, half, examples, shots, prior):
     return found
 
 
-@pytest.mark.parametrize("teach", [means, own_base])
+@pytest.mark.parametrize("teach", [means, own_base, by_terms])
 @pytest.mark.parametrize("shots", [1, 3])
 def test_counting_over_all_draws_finds_what_sorting_one_by_one_finds(half, teach, shots, monkeypatch):
     examples = draw_examples(half.examples.labels.numpy(), DRAWS, 3, seed=0)
     expected = slowly(teach, half, examples, shots, PRIOR)
-    for scores, support in ((1 << 21, 1 << 25), (50, 1), (1, 300)):
+    for scores, support, vectors in ((1 << 21, 1 << 25, 1 << 20), (50, 1, 1), (1, 300, 1), (50, 1 << 25, 99)):
         monkeypatch.setattr(lowshot, "_SCORES", scores)
         monkeypatch.setattr(lowshot, "SUPPORT_VALUES", support)
+        monkeypatch.setattr(lowshot, "_VECTOR_VALUES", vectors)
+        monkeypatch.setattr(lowshot, "_ROWS", 5)
         found = count_right(teach, half, examples, shots, PRIOR)
         assert {name: counts.tolist() for name, counts in found.items()} == expected
     assert len({str(counts) for counts in expected.values()}) >= 5, "figures differ"

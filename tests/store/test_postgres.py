@@ -8,6 +8,7 @@ import threading
 import time
 
 import numpy as np
+import psycopg
 import pytest
 
 from databases import FAST, PASSWORD, Database, programs
@@ -365,6 +366,28 @@ def test_a_server_that_is_away_is_asked_ever_less_often(own, tmp_path, make_mode
         while time.monotonic() < began + 1.2:
             recognizer.predict_features(feature)
         assert 1 <= len(tries) <= 3
+
+
+@pytest.mark.parametrize("patience", [30, 0.25])
+def test_a_store_waits_while_its_server_recovers_but_not_for_ever(postgres, monkeypatch, patience):
+    connect, tries = psycopg.connect, []
+
+    def recovering(*words, **settings):
+        tries.append(1)
+        if len(tries) < 5:  # a tenth of a second each
+            raise psycopg.OperationalError(
+                'connection to "x" failed: FATAL:  the database system is starting up'
+            )
+        return connect(*words, **settings)
+
+    monkeypatch.setattr(psycopg, "connect", recovering)
+    monkeypatch.setattr("recollect.store.postgres._WAIT_SECONDS", patience)
+    if patience == 30:
+        open_store(postgres, OWNER).close()
+        assert len(tries) == 5
+    else:
+        with pytest.raises(StoreAway, match="it is starting or stopping: try again soon"):
+            open_store(postgres, OWNER)
 
 
 def test_a_server_that_goes_before_anything_is_known_is_an_error(own, tmp_path, make_model, monkeypatch):

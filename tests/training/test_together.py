@@ -52,6 +52,26 @@ def test_two_processes_learn_and_extract_what_one_does(tmp_path):
     assert len(alone["features"].unique(dim=0)) == 42
 
 
+@pytest.mark.slow
+def test_processes_that_do_not_connect_are_started_again(tmp_path):
+    """As gloo sometimes hangs after a kill: here it always does in the first attempt."""
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import time\n"
+        "from recollect.system import workers\n"
+        "workers._JOINING_SECONDS = 1.0\n"
+        "if not workers.restarted():\n"
+        "    workers.distributed.init_process_group = lambda *words, **settings: time.sleep(600)\n"
+        "with workers.joined('cpu'):\n"
+        "    print(f'{workers.count()} connected')\n"
+    )
+    command = torchrun(script, restarts=1)
+    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert "did not connect within 1 s" in found.stderr
+    assert found.stdout.count("2 connected") == 2
+
+
 def test_one_process_is_a_team_of_one():
     values = torch.randn(3)
     assert workers.count() == 1

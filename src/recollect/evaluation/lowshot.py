@@ -26,7 +26,10 @@ DRAWS = 100
 PRIORS = tuple(number / 100 for number in range(1, 100))  # of which μ is chosen
 _CPU = torch.device("cpu")
 SUPPORT_VALUES = 1 << 25  # of examples that are taught at a time
-_SCORES = 1 << 21  # that are compared at a time: few enough to stay near the processor
+# Few enough at a time to stay near the processor:
+_VECTOR_VALUES = 1 << 20  # of novel categories
+_SCORES = 1 << 21
+_ROWS = 1 << 12  # examples of which something is computed
 
 
 class Taught(Protocol):
@@ -50,6 +53,24 @@ class LinearTaught(NamedTuple):
         seen = unit(queries) if self.cosine else queries
         return _products(seen, self.base, self.base_bias), _products(seen, self.novel, self.novel_bias)
 
+    def parts(self) -> Iterator["LinearTaught"]:
+        """Yield the same for a few draws at a time: products with fewer vectors take half the time."""
+        draws, novel, width = self.novel.shape
+        at_once = max(1, _VECTOR_VALUES // (novel * width))
+        for start in range(0, draws, at_once):
+            some = slice(start, start + at_once)
+            yield LinearTaught(
+                _of_draws(self.base, some),
+                _of_draws(self.novel, some),
+                None if self.base_bias is None else _of_draws(self.base_bias, some),
+                None if self.novel_bias is None else _of_draws(self.novel_bias, some),
+                self.cosine,
+            )
+
+
+def _of_draws(values: Tensor, some: slice) -> Tensor:
+    return values if len(values) == 1 else values[some]
+
 
 def _products(queries: Tensor, vectors: Tensor, bias: Tensor | None) -> Tensor:
     scores = (queries @ vectors.flatten(0, 1).mT).view(len(queries), *vectors.shape[:2])
@@ -58,6 +79,20 @@ def _products(queries: Tensor, vectors: Tensor, bias: Tensor | None) -> Tensor:
 
 # Examples (draws, n, shots, d), and the half's base categories among all of them (b,) → what scores queries.
 Teach = Callable[[Tensor, Tensor], Taught]
+
+
+@dataclass(frozen=True)
+class TeachByTerms:
+    """A `Teach` that needs of each example a term of its own, which is computed once for all draws."""
+
+    terms: Callable[[Tensor], Tensor]  # (…, d) → (…, any)
+    teach: Teach  # from terms
+
+    def __call__(self, support: Tensor, columns: Tensor) -> Taught:
+        """Teach the features of examples."""
+        return self.teach(self.terms(support), columns)
+
+
 Right = dict[str, Tensor]  # by figure and k ("novel top-5"): right answers of each draw, (draws,)
 Prior = dict[int, float]  # μ by k
 
@@ -149,9 +184,13 @@ def _taught(teach: Teach, half: HalfFeatures, examples: Tensor, shots: int) -> I
     """Teach some draws at a time: as many as fit into memory."""
     _, novel, _ = examples.shape
     features = half.examples.features
+    if isinstance(teach, TeachByTerms):
+        parts = (teach.terms(some.to(half.device).float()) for some in torch.split(features, _ROWS))
+        features, teach = torch.cat([*parts]), teach.teach
     at_once = max(1, SUPPORT_VALUES // (novel * shots * features.shape[1]))
     for some in torch.split(examples[:, :, :shots], at_once):
-        yield teach(features[some].to(half.device).float(), half.columns)
+        taught = teach(features[some].to(half.device).float(), half.columns)
+        yield from taught.parts() if isinstance(taught, LinearTaught) else (taught,)
 
 
 @dataclass(frozen=True)
@@ -203,10 +242,8 @@ def _compare(taught: Taught, half: HalfFeatures) -> Iterator[_Compared]:
 def _below(scores: Tensor, thresholds: Tensor) -> Tensor:
     """Count scores (q, draws or 1, m) below thresholds (q, draws or 1): (q, draws or 1).
 
-    A tie is not below, so it counts against the query. Scores that all draws share are sorted once.
+    A tie is not below, so it counts against the query.
     """
-    if scores.shape[1] == 1 and thresholds.shape[1] > 1:
-        return torch.searchsorted(scores.squeeze(1).sort(dim=1).values, thresholds.contiguous())
     # A sum of floats takes half the time of a sum of booleans, and is as exact.
     return (scores < thresholds.unsqueeze(2)).float().sum(2).long()
 

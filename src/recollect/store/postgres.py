@@ -140,6 +140,7 @@ _REASONS = (  # of what libpq says when no connection comes about
     ("timeout expired", "no server answers there: check the address, and that it runs"),
     ("translate host name", "there is no host of that name"),
     ("resolve host", "there is no host of that name"),
+    ("the database system is", "it is starting or stopping: try again soon"),
 )
 _SERVER_REASONS = {  # by PostgreSQL's codes of errors
     "53100": "no room on the server's disk: free some space; what was taught before is intact",
@@ -168,7 +169,7 @@ class PostgresStore(SqlStore):
         self._last_ids: dict[str, int] = {}  # that were given, while a transaction writes
         self._looked = self._pause = 0.0
         self._inside = False  # a transaction
-        self._connect()
+        self._connect(patience=_WAIT_SECONDS)
         try:
             self._prepare()
         except BaseException:
@@ -239,21 +240,31 @@ class PostgresStore(SqlStore):
     def _heard(self, change: bytes | str | int) -> None:
         self._change = max(self._change, int(change))
 
-    def _connect(self) -> None:
-        """Connect, with the store's schema before all others."""
-        try:
-            given = conninfo.conninfo_to_dict(self.server.connection)
-            settings: dict[str, Any] = {**_CONNECTION, **given}
-            connection = psycopg.connect(conninfo.make_conninfo(**settings), autocommit=True)
-            schema, channel = sql.Identifier(self.server.schema), sql.Identifier(self._channel)
-            for setting in _SETTINGS:
-                connection.execute(setting)
-            connection.execute(sql.SQL("SET search_path = {}").format(schema))
-            connection.execute(sql.SQL("LISTEN {}").format(channel))
-        except psycopg.Error as error:
-            raise self._unreachable(error) from None  # whose text may hold the password
-        connection.add_notify_handler(lambda note: self._heard(note.payload))
-        self._connection, self._process, self._pause = connection, os.getpid(), 0.0
+    def _connect(self, patience: float = 0) -> None:
+        """Connect; wait up to `patience` seconds for a server that is starting, as it does after a crash."""
+        until = time.monotonic() + patience
+        while True:
+            try:
+                self._connection = self._new_connection()
+                break
+            except psycopg.Error as error:
+                if "the database system is" not in str(error) or time.monotonic() >= until:
+                    raise self._unreachable(error) from None  # whose text may hold the password
+            time.sleep(0.1)
+        self._connection.add_notify_handler(lambda note: self._heard(note.payload))
+        self._process, self._pause = os.getpid(), 0.0
+
+    def _new_connection(self) -> "psycopg.Connection[Any]":
+        """Return a connection with the store's schema before all others, which hears of changes."""
+        given = conninfo.conninfo_to_dict(self.server.connection)
+        settings: dict[str, Any] = {**_CONNECTION, **given}
+        connection = psycopg.connect(conninfo.make_conninfo(**settings), autocommit=True)
+        schema, channel = sql.Identifier(self.server.schema), sql.Identifier(self._channel)
+        for setting in _SETTINGS:
+            connection.execute(setting)
+        connection.execute(sql.SQL("SET search_path = {}").format(schema))
+        connection.execute(sql.SQL("LISTEN {}").format(channel))
+        return connection
 
     @property
     def _channel(self) -> str:

@@ -1,6 +1,8 @@
 """Processes that compute together, as `torchrun` starts them; one process alone is a team of one."""
 
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -8,9 +10,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.rendezvous import rendezvous
 
 from recollect.errors import ConfigError
 from recollect.system.progress import be_quiet
+
+_A_DAY = timedelta(days=1)  # the first process may decode pictures for hours; torchrun notices lost ones
+_JOINING_SECONDS = 60.0  # to connect, once every process is ready to
 
 
 def started_together() -> bool:
@@ -50,12 +56,37 @@ def joined(device: str) -> Iterator[None]:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     be_quiet(not is_first())
-    # Others may decode pictures for hours; torchrun notices those that are lost.
-    distributed.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(days=1))
+    _join("nccl" if cuda else "gloo")
     try:
         yield
     finally:
         part()
+
+
+def _join(backend: str) -> None:
+    """Wait until every process is ready, then connect them, or end this one so that torchrun tries again.
+
+    After a process was killed, gloo now and then never connects the ones that torchrun started in its place.
+    """
+    store, rank_, processes = next(rendezvous("env://", timeout=_A_DAY))
+    store.set(f"recollect/ready/{rank_}", "")
+    store.wait([f"recollect/ready/{number}" for number in range(processes)], _A_DAY)
+    hung = threading.Timer(_JOINING_SECONDS, _give_up)
+    hung.daemon = True
+    hung.start()
+    try:
+        distributed.init_process_group(backend, store=store, rank=rank_, world_size=processes, timeout=_A_DAY)
+    finally:
+        hung.cancel()
+
+
+def _give_up() -> None:
+    sys.stderr.write(
+        f"recollect: the processes did not connect within {_JOINING_SECONDS:.0f} s; torchrun starts them "
+        "again if --max-restarts allows it\n"
+    )
+    sys.stderr.flush()
+    os._exit(1)  # the thread that connects cannot be interrupted
 
 
 def part() -> None:

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor
 
-from recollect.evaluation.lowshot import LinearTaught, Teach
+from recollect.evaluation.lowshot import LinearTaught, Teach, TeachByTerms
 from recollect.methods.lowshot.system import Base, LargeEpisodes, System, descend
 from recollect.model.generator import build_generator
 from recollect.model.model import Head
@@ -49,10 +49,10 @@ def teach_with(head: Head) -> Teach:
     """Return what teaches with a head's generator; its memory holds all base categories."""
     classifier = head.classifier
 
-    def teach(support: Tensor, columns: Tensor) -> LinearTaught:
-        novel = classifier.view(head.generator.compose(head.terms(support)))
-        base = classifier.view(classifier.weight)[columns.to(support.device)]
+    def teach(terms: Tensor, columns: Tensor) -> LinearTaught:
+        novel = classifier.view(head.generator.compose(terms))
+        base = classifier.view(classifier.weight)[columns.to(terms.device)]
         scale = classifier.scale
         return LinearTaught(scale * base.unsqueeze(0), scale * novel, cosine=classifier.kind == "cosine")
 
-    return teach
+    return TeachByTerms(head.terms, teach)
