@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from colours import SETTINGS, SPLIT, write_colours
 from recollect.data.catalogue import load_data
+from recollect.errors import DataError
 from recollect.methods import find_method
 from recollect.methods.task_network import convolve
 from recollect.model.model import Model
@@ -244,6 +245,9 @@ def test_the_published_recipe_departs_from_nothing_and_ours_says_in_what():
         "meta.first_order": ("0.25", "the first order for 25 % of the steps"),
         "meta.zero_head": ("true", "a head that starts at zero"),
         "meta.schedule": ("one-cycle", "falls from 0.001 to nothing"),
+        "episodic.queries": ("5", "5 queries of each category in training (15)"),
+        "stage1.pad": ("8", "moved or mirrored"),
+        "stage1.flip": ("true", "moved or mirrored"),
     }
     for name, (value, words) in changes.items():
         found = method.departures(make_config(read_preset("paper-maml"), {"data": "x"}, {name: value}))
@@ -252,7 +256,12 @@ def test_the_published_recipe_departs_from_nothing_and_ours_says_in_what():
         assert found.count(",") == 0
 
 
-def test_pictures_that_are_decoded_on_the_fly_are_refused():
+@pytest.mark.parametrize("name", ["maml", "maml-started"])
+def test_pictures_that_are_decoded_on_the_fly_are_refused_before_anything_is_learned(name):
     images = SimpleNamespace(on_the_fly=True)
-    with pytest.raises(Exception, match="raise --cache-gb"):
-        find_method("maml").see(None, images)
+    with pytest.raises(DataError, match="raise --cache-gb"):
+        find_method(name).see(None, images)
+    config = make_config({}, {"data": "x", "extractor": "c32f"})
+    for some in ((None, images), (images, SimpleNamespace(on_the_fly=False))):
+        with pytest.raises(DataError, match="raise --cache-gb"):
+            find_method(name).check(config, SimpleNamespace(evaluated=lambda part, some=some: some))

@@ -18,7 +18,7 @@ from recollect.methods import METHODS, episodic, find_method, logistic
 from recollect.model.spec import LearnerSpec
 from recollect.modelfile import load_model, read_header, write_model
 from recollect.recognition.recognizer import Recognizer
-from recollect.training import loop
+from recollect.training import budget, loop
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
 
@@ -451,6 +451,16 @@ def test_minutes_are_those_of_a_method_s_own_steps(colours, tmp_path, monkeypatc
     # 2 episodes of 3 ways with 1 + 2 pictures, and 24 pictures in a step of stage 1.
     assert speed.stage1_step == pytest.approx(0.012 * 24 / 18)
     assert speed.picture > 0
+
+
+def test_minutes_of_a_method_from_a_trained_classifier_count_both_of_its_parts(colours, monkeypatch):
+    config = find_method("maml-started").settled(configured(colours, "maml-started", minutes="0.01"))
+    config = config.model_copy(update={"meta": config.meta.model_copy(update={"classify": 0.75})})
+    split = load_data(str(colours), size=16, split=SETTINGS["split"])
+    monkeypatch.setattr(episodic, "seconds_each", lambda take, **more: 0.012)
+    monkeypatch.setattr(budget, "seconds_each", lambda take, **more: 0.004)
+    speed = find_method("maml-started").speed(resolve_free(config), None, split)
+    assert speed.stage1_step == pytest.approx(0.75 * 0.004 + 0.25 * 0.012 * 24 / 18)
 
 
 def resolve_free(config):

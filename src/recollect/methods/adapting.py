@@ -78,6 +78,8 @@ class AdaptingMethod(EpisodicMethod):
                 f"{self.title} adapts c32f, c64f or c128f, and not '{config.extractor}': choose one with "
                 "--extractor"
             )
+        for images in split.evaluated("val"):
+            self._require_in_memory(images)
         super().check(config, split)
 
     def require(self, model: Model, shape: TaskShape) -> None:
@@ -86,13 +88,16 @@ class AdaptingMethod(EpisodicMethod):
 
     def see(self, model: Model, images: ImageSet, *, keep: bool = True) -> FeatureSet:  # noqa: ARG002
         """Return the pixels of every picture, for no feature stays the same."""
-        if images.on_the_fly:
+        self._require_in_memory(images)
+        pixels = torch.from_numpy(images.take(np.arange(len(images))))
+        return FeatureSet(pixels, torch.from_numpy(images.labels), images.categories)
+
+    def _require_in_memory(self, images: ImageSet | None) -> None:
+        if images is not None and images.on_the_fly:
             raise DataError(
                 f"{self.title} adapts to pictures that are held in memory, and these are decoded on the fly: "
                 "raise --cache-gb"
             )
-        pixels = torch.from_numpy(images.take(np.arange(len(images))))
-        return FeatureSet(pixels, torch.from_numpy(images.labels), images.categories)
 
     def look(self, model: Model, pixels: Tensor) -> Tensor:  # noqa: ARG002
         """Return the pixels themselves."""

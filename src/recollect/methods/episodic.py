@@ -26,7 +26,7 @@ from recollect.model.model import Model
 from recollect.model.spec import ClassifierKind, LearnerSpec
 from recollect.pretrained import is_pretrained
 from recollect.system.disk import remove_file
-from recollect.training.budget import Speed, judged_pictures, seconds_each
+from recollect.training.budget import Speed, judged_pictures, measure, seconds_each
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
 from recollect.training.episodes import Episodes, pictures_of
@@ -131,7 +131,12 @@ class EpisodicMethod(Method, ABC):
             began = time.perf_counter()
             stage.judge()
             judging = (time.perf_counter() - began) * config.select_tasks / stage.judgement.tasks
-        return Speed(step * config.stage1.batch / stage.in_step, 0.0, judging / judged_pictures(split))
+        seconds = step * config.stage1.batch / stage.in_step
+        if self.after_classification:  # some of the pictures are classified, the others are in episodes
+            share = config.meta.classify
+            classifying = measure(classification(config), new_model(config, split), split).stage1_step
+            seconds = share * classifying + (1 - share) * seconds
+        return Speed(seconds, 0.0, judging / judged_pictures(split))
 
     def stage(self, config: Config, split: Split) -> "EpisodesOfPictures":
         """Return the training on episodes, from its start."""

@@ -69,6 +69,12 @@ class MAML(AdaptingMethod):
             f"a rate of Adam that falls from {meta.rate or self.rate:g} to nothing (0.001)": (
                 meta.schedule != "constant"
             ),
+            f"{config.episodic.queries} queries of each category in training (15)": (
+                config.episodic.queries != 15
+            ),
+            "pictures that are moved or mirrored at random in training (as they are)": (
+                config.stage1.pad != 0 or config.stage1.flip
+            ),
         }
         found = [text for text, differs in different.items() if differs]
         return f"{self.title}: {', '.join(found)}." if found else ""
