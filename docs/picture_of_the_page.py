@@ -146,7 +146,7 @@ def main() -> None:
                         page.locator(".toast .dismiss").first.click()
                         page.locator(".novel .head").first.click()
                         page.locator(".leans li").first.wait_for()
-                        page.screenshot(path=HERE / out)
+                        page.screenshot(path=HERE / out, animations="disabled")
                     browser.close()
 
 

@@ -132,7 +132,8 @@ def test_a_report_has_every_figure_with_its_interval(tiny_model, tiny_split):
     assert [result["shots"] for result in results] == [1, 3]
     novel, base = extract(tiny_model, tiny_split.test), extract(tiny_model, tiny_split.base_test)
     for result in results:
-        assert set(result) == {"shots", *METRICS}
+        assert set(result) == {"shots", *METRICS, "both_calibrated"}
+        assert result["both_calibrated"] == result["both"]
         tasks = task_sampler(base, novel).draw(TaskShape(3, result["shots"], 4), 30, 5)
         expected = task_figures(
             joint_scores_of(tiny_model, novel, base, tasks), tasks.novel_targets, tasks.base_targets

@@ -18,6 +18,7 @@ _COLUMNS = {
     "novel": "Novel",
     "base": "Base",
     "both": "Both",
+    "both_calibrated": "Both, calibrated",
     "novel_in_joint": "novel in joint",
     "base_in_joint": "base in joint",
     "harmonic": "harmonic",
@@ -27,7 +28,8 @@ _COLUMNS = {
 
 _CAPTION = (
     "Novel, Base: pictures of novel and of base categories, each among their own. Both, in joint: among all "
-    "of them. Δ: what the joint choice costs. AUSUC: area under the curve of --plot."
+    "of them. Calibrated: with the bias that `predict` adds to the scores of taught categories. Δ: what the "
+    "joint choice costs. AUSUC: area under the curve of --plot."
 )
 
 

@@ -44,6 +44,8 @@ def train(
         raise Stopped(f"{reason}{usable}. Resume with: {shlex.join(words)}") from reason
     # A run that took over stage 1 and has no stage 2 measured nothing itself.
     validation = RunFolder(out).validation(1, 2)
+    if config.balanced_by_bias:
+        validation |= {"both": read_header(out).provenance["validation"]["both"]}
     result = {"run": str(out), "model": str(out / FILE_NAME), "held_out": held_out, "validation": validation}
     warnings = _warnings(out, config.extractor)
     return {**result, **({"warnings": warnings} if warnings else {})}

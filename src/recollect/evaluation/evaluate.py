@@ -15,12 +15,12 @@ from recollect.data.imageset import CACHE_GB, ImageSet
 from recollect.data.splits import Part, Split
 from recollect.data.tasks import Tasks, TaskShape, task_sampler
 from recollect.errors import DataError, ModelError, listed
-from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, summary
+from recollect.evaluation.metrics import Answers, Scores, answer_figures, answers, biased, summary
 from recollect.features import FeatureSet, cached_features, extract
 from recollect.model.classifier import Classifier
 from recollect.model.generator import RidgeGenerator, solve_examples
 from recollect.model.model import Head, Learner, Model
-from recollect.model.spec import LearnerSpec
+from recollect.model.spec import Calibration, LearnerSpec
 from recollect.modelfile import PAPER, is_ready, load_model, read_header
 from recollect.system.machine import find_device
 
@@ -215,12 +215,15 @@ def evaluate(
     seed: int = 0,
     keep: dict[int, Answers] | None = None,
     by: Scorer | None = None,
+    calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
     """Return the report's `results`: one entry for each number of shots, every figure with its interval.
 
     Figures that the method `by` (default: the paper's) cannot give are `None`. `queries` defaults to what is
-    usual for the data. `keep` receives how every query was answered, by number of shots.
+    usual for the data. `keep` receives how every query was answered, by number of shots. `both_calibrated` is
+    Both with the bias that `predict` adds to novel scores; all other figures are of the scores themselves.
     """
+    calibration = calibration or Calibration()
     by = by or Scorer()
     queries = queries or split.queries
     novel_images, base_images = split.evaluated(part)
@@ -236,6 +239,8 @@ def evaluate(
         if keep is not None:
             keep[count] = given
         found = answer_figures(given)
+        bias = float(calibration.biases([count] * ways)[0])
+        found["both_calibrated"] = answer_figures(biased(given, bias))["both"]
         reported = {
             name: summary(values) if by.joint or name == "novel" else None for name, values in found.items()
         }
@@ -332,9 +337,9 @@ def evaluation_report(
     """
     began = time.perf_counter()
     by = by or Scorer()
-    method = read_header(model).method
-    if method != by.name:
-        raise ModelError(f"{model} is a model of the method {method}, not {by.name}")
+    header = read_header(model)
+    if header.method != by.name:
+        raise ModelError(f"{model} is a model of the method {header.method}, not {by.name}")
     loaded, split, warnings = load_trained(model, data, cache_gb, extractor, device, by.learner)
     novel, base = split.evaluated(part)
     if novel is None:
@@ -354,7 +359,9 @@ def evaluation_report(
                 f"some categories have few pictures, so queries={queries} and not {split.queries}"
             )
     asked = {"ways": ways, "queries": queries, "tasks": tasks, "seed": seed}
-    results = evaluate(loaded, split, part=part, shots=shots, keep=keep, by=by, **asked)
+    results = evaluate(
+        loaded, split, part=part, shots=shots, keep=keep, by=by, calibration=header.calibration, **asked
+    )
     for warning in warnings:
         log.warning("%s", warning)
     return {

@@ -1,6 +1,6 @@
 """The figures of an evaluation, per task, from scores over base and novel categories; means and intervals."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -47,6 +47,11 @@ def answers(scores: Scores, novel_targets: Tensor, base_targets: Tensor) -> Answ
     base_best, base_choice = scores.base_base.max(-1)
     novel_best, _ = scores.base_novel.max(-1)
     return Answers(novel_gap, novel_right, base_best - novel_best, base_choice == base_targets)
+
+
+def biased(given: Answers, bias: float) -> Answers:
+    """Return the answers with a bias added to every novel score."""
+    return replace(given, novel_gap=given.novel_gap - bias, base_gap=given.base_gap - bias)
 
 
 def task_figures(scores: Scores, novel_targets: Tensor, base_targets: Tensor) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from recollect.methods import find_method
 from recollect.modelfile import PAPER
 from recollect.reproduce.claims import CLAIMS, judge, judge_compactness, overall
 from recollect.reproduce.plan import Plan, config_of, read_plan, set_words, tasks_words
-from recollect.reproduce.results import FIGURES, Compactness, Measured, Place, Results, read_json
+from recollect.reproduce.results import CALIBRATED, FIGURES, Compactness, Measured, Place, Results, read_json
 from recollect.reproduce.rows import PAPER_IMAGES, SHOTS, TABLE_1, TABLES, TASK_SEED, Row
 from recollect.system.disk import write_text
 
@@ -106,7 +106,7 @@ def _figures_beside(plan: Plan, results: Results) -> Block:
             for place, figure in enumerate(FIGURES):
                 known = [some.get(shots, ("–",) * 3)[place] for some in (row.paper, row.rerun)]
                 unable = figure != "novel" and not find_method(row.method or PAPER).joint
-                own = "no base scores" if unable else _measured(results, row, shots, figure)
+                own = "no base scores" if unable else _as_predicted(results, row, shots, figure)
                 line += [own, *(known if sources else [])]
             line += [_elsewhere(row, shots)] if _on_cifar_fs(plan) else []
             lines.append(line)
@@ -118,6 +118,13 @@ def _elsewhere(row: Row, shots: int) -> str:
     if shots in row.cifar_fs:
         return row.cifar_fs[shots]
     return f"{row.paper[shots][0]} on mini-ImageNet" if shots in row.paper else "–"
+
+
+def _as_predicted(results: Results, row: Row, shots: int, figure: str) -> str:
+    """Return a figure; Both with the bias that `predict` adds, where W_base stayed in stage 2."""
+    if figure == "both" and results.measured(Place(row.key, shots, CALIBRATED)) is not None:
+        figure = CALIBRATED
+    return _measured(results, row, shots, figure)
 
 
 def _measured(results: Results, row: Row, shots: int, figure: str) -> str:

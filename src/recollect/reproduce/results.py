@@ -12,12 +12,13 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from recollect.errors import DataError
-from recollect.evaluation.metrics import Answers, answer_figures
+from recollect.evaluation.metrics import Answers, answer_figures, biased
 from recollect.reproduce.rows import Table, Training
 from recollect.system.disk import read_kept, write_text
 from recollect.training.config import Positive
 
 FIGURES = ("novel", "base", "both")
+CALIBRATED = "both_calibrated"  # Both with the bias that `predict` adds to novel scores
 _MOST_BYTES = 1 << 26  # of packed numbers: a few kilobytes can claim gigabytes
 Floats = npt.NDArray[np.float64]
 
@@ -55,12 +56,16 @@ def unpacked(word: str) -> npt.NDArray[np.int64]:
         raise ValueError("these are no packed numbers") from error
 
 
-def right_answers(given: Answers, *, joint: bool) -> dict[str, str]:
-    """Return how many queries of every task were answered rightly, packed: all that the figures need."""
+def right_answers(given: Answers, *, joint: bool, bias: float = 0.0) -> dict[str, str]:
+    """Return how many queries of every task were answered rightly, packed: all that the figures need.
+
+    `bias` is what a calibration adds to novel scores.
+    """
     novel, base = given.novel_right.shape[1], given.base_right.shape[1]
-    asked = {"novel": novel, "base": base, "both": novel + base}
+    asked = {"novel": novel, "base": base, "both": novel + base, CALIBRATED: novel + base}
     figures = answer_figures(given)
-    names = FIGURES if joint else ("novel",)
+    figures[CALIBRATED] = answer_figures(biased(given, bias))["both"]
+    names = (*FIGURES, *((CALIBRATED,) if bias else ())) if joint else ("novel",)
     return {name: packed(np.rint(figures[name].numpy() * asked[name]).astype(np.int64)) for name in names}
 
 
@@ -176,7 +181,9 @@ class Results:
                 if word is None:
                     return None
                 asked = file["report"]["ways"] * file["report"]["queries"]
-                found.append(100 * unpacked(word) / (2 * asked if place.figure == "both" else asked))
+                found.append(
+                    100 * unpacked(word) / (asked if place.figure in {"novel", "base"} else 2 * asked)
+                )
         return np.stack(found) if len(found) == self.seeds else None
 
     def measured(self, place: Place) -> Measured | None:

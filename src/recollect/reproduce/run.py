@@ -93,7 +93,11 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
         keep=keep,
         by=method,
     )
-    facts = read_header(out).provenance
+    header = read_header(out)
+    facts, ways = header.provenance, report["ways"]
+    biases = {shots: float(header.calibration.biases([shots] * ways)[0]) for shots in keep}
+    if not config.balanced_by_bias:  # as in the paper: scores are compared as they are
+        biases = dict.fromkeys(keep, 0.0)
     own = ("stage2_seconds",) if training.kind == "generator" else ("stage1_seconds", "stage2_seconds")
     learned = 0 if training.kind == "features" else sum(facts.get(name, 0) for name in own)
     return {
@@ -106,7 +110,10 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
         "training_seconds": learned,
         "evaluation_seconds": round(time.perf_counter() - began, 1),
         "report": {**report, "model": f"runs/{training.name}", "data": plan.data},
-        "right": {str(shots): right_answers(given, joint=method.joint) for shots, given in keep.items()},
+        "right": {
+            str(shots): right_answers(given, joint=method.joint, bias=biases[shots])
+            for shots, given in keep.items()
+        },
     }
 
 

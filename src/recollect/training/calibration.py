@@ -86,12 +86,14 @@ def calibrate(
     taught: Sequence[int] = TAUGHT,
     score: ScoringFunction | None = None,
     biases: tuple[dict[int, float], float] | None = None,
+    *,
+    by_shots: bool = False,
 ) -> Calibration:
     """Fit a calibration on features of validation categories (`None` where none are reserved) and base ones.
 
     The bias comes first, and the temperature is that of biased scores. `score` replaces the model's
     own scoring of tasks; `biases` (by number of taught categories, and their rise with ln(shots)) are used
-    instead of fitting them.
+    instead of fitting them. `by_shots` fits them so; otherwise only those of `ridge` depend on the shots.
     """
     sampler, score = task_sampler(base, novel, base.support), score or model_scores(model, novel, base)
     pictures = len(base.labels) + (0 if novel is None else len(novel.labels))
@@ -105,7 +107,7 @@ def calibrate(
     }
     judged = drawn[min(WAYS, max(drawn))]
     if biases is None:
-        biases = fit_biases_by_shots(drawn) if solved else (fit_biases(drawn), 0.0)
+        biases = fit_biases_by_shots(drawn) if solved or by_shots else (fit_biases(drawn), 0.0)
     bias, rise = biases
     lessons = lessons_of(drawn)
     drawn = {
@@ -191,8 +193,9 @@ def fit_biases(drawn: Mapping[int, Sequence[Scored]]) -> dict[int, float]:
 def fit_biases_by_shots(drawn: Mapping[int, Sequence[Scored]]) -> tuple[dict[int, float], float]:
     """Return the biases of `fit_biases` for one shot, and by how much they rise with ln(shots).
 
-    For the generator `ridge`, whose vectors of few examples score lower than base vectors do. What is made
-    best is the mean of novel and base accuracy: at one shot the harmonic mean would cost more than it gives.
+    Vectors of few examples score lower than base vectors do, unless W_base learned to give way to them. What
+    is made best is the mean of novel and base accuracy: at one shot the harmonic mean would cost more than it
+    gives.
     """
     numbers = sorted(number for number in drawn if number >= min(WAYS, max(drawn)))
     rows, found = [], []

@@ -158,7 +158,9 @@ class Config(Value):
     classifier: ClassifierKind = "cosine"
     generator: GeneratorKind = "attention"
     shots: Literal["mixed"] | Positive = "mixed"  # N' of an episode; mixed: uniform in 1 … max_shots
-    select: Literal["both", "novel"] = "both"  # the validation figure by which stage 2's model is kept
+    select: Literal["both", "novel", "ausuc"] = (
+        "both"  # the validation figure by which stage 2's model is kept
+    )
     select_tasks: Positive = 500
     split: str | None = None
     size: Annotated[int, Field(ge=1, le=MOST_SIZE)] | None = None
@@ -191,6 +193,14 @@ class Config(Value):
     def learns_generator(self) -> bool:
         """Return whether the generator has anything to learn in stage 2."""
         return self.generator in {"average", "attention"}
+
+    @property
+    def balanced_by_bias(self) -> bool:
+        """Return whether W_base stays in stage 2, so that only a bias can balance base and novel scores.
+
+        With a frozen extractor and few pictures a bias that depends on the number of shots was not measured.
+        """
+        return self.learns_generator and not self.stage2.learn_base and not self.frozen
 
     @property
     def shot_aware(self) -> bool:

@@ -94,8 +94,7 @@ def learn_in_closed_form(
     learned, held_out = solve_on_training_pictures(model, *features)
     calibration = _calibrate(model, config, split, held_out)
     told = config.model_copy(update={"select_tasks": min(_TOLD_TASKS, config.select_tasks)})
-    score = with_bias(model_scores(model, *held_out), calibration)  # as `predict` answers
-    figures = Judgement(split, config.select_shots, told).figures(model, *held_out, score)
+    figures = _figures_as_predicted(model, told, split, held_out, calibration)
     folder.forget_after(1, 0)
     folder.log(stage=1, step=1, **figures, selected=True)
     solve_on_all_pictures(model, learned, held_out[1])
@@ -362,6 +361,9 @@ def learn_stage_two(
         model.replace_generator("ridge")
         see_pictures(model, extract(model, split.base_train).features)
     calibration = _calibrate(model, config, split, held_out)
+    if config.balanced_by_bias and held_out is not None:  # without the bias, Both says little
+        found = _figures_as_predicted(model, config, split, held_out, calibration)
+        facts["validation"] |= {"both": found["both"]}
     save_trained(folder.model, model, config, calibration, finished=True, **facts)
     remove_file(folder.checkpoint(2))
     draw_curves(folder)
@@ -377,11 +379,19 @@ def _calibrate(model: Model, config: Config, split: Split, held_out: HeldOut | N
     """Calibrate; a failure here never costs a finished training."""
     try:
         features = held_out or Judgement(split, config.select_shots, config).features(model)
-        return calibrate(model, *features, seed=config.seed)
+        return calibrate(model, *features, seed=config.seed, by_shots=config.balanced_by_bias)
     except Exception as error:  # noqa: BLE001
         reason = one_line(str(error).partition("\n")[0])
         log.warning("the model's scores are not calibrated: %s", reason)
         return Calibration()
+
+
+def _figures_as_predicted(
+    model: Model, config: Config, split: Split, held_out: HeldOut, calibration: Calibration
+) -> dict[str, float]:
+    """Return validation figures with the bias that `predict` adds."""
+    score = with_bias(model_scores(model, *held_out), calibration)
+    return Judgement(split, config.select_shots, config).figures(model, *held_out, score)
 
 
 def _trained_on(config: Config) -> TrainedOn:
