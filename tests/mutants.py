@@ -118,7 +118,21 @@ MUTANTS = [
         "rest = np.exp",
         "recognition/test_many.py -k answers_of_a_look",
     ),
+    Mutant(
+        "a server that recovers is not awaited",
+        "store/postgres.py",
+        "self._connect(patience=_WAIT_SECONDS)",
+        "self._connect()",
+        "store/test_postgres.py -k recovers",
+    ),
     # Several processes
+    Mutant(
+        "processes that do not connect wait for ever",
+        "system/workers.py",
+        "    hung.start()\n",
+        "",
+        "training/test_together.py -k do_not_connect",
+    ),
     Mutant(
         "batch norms of each process alone",
         "system/workers.py",
@@ -340,6 +354,34 @@ MUTANTS = [
         f"{LEARNING} -k 'judging_changes or judged_on'",
     ),
     # Stage 2
+    Mutant(
+        "no bias by shots where W_base stays",
+        "training/train.py",
+        "by_shots=config.balanced_by_bias",
+        "by_shots=False",
+        f"{LEARNING} -k a_bias_by_shots",
+    ),
+    Mutant(
+        "Both without the bias in the provenance",
+        "training/train.py",
+        'facts["validation"] |= {"both": found["both"]}',
+        "pass",
+        f"{LEARNING} -k a_bias_by_shots",
+    ),
+    Mutant(
+        "the bias has the wrong sign in evaluations",
+        "evaluation/metrics.py",
+        "novel_gap=given.novel_gap - bias",
+        "novel_gap=given.novel_gap + bias",
+        "evaluation/test_evaluate.py -k bias_that_predictions",
+    ),
+    Mutant(
+        "table 2 compares scores as they are",
+        "reproduce/page.py",
+        "        figure = CALIBRATED\n",
+        "        pass\n",
+        "reproduce/test_table2.py -k as_predicted",
+    ),
     Mutant(
         "learn_base ignored",
         "training/stage2.py",

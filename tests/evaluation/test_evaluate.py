@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from recollect.evaluation import evaluate as evaluate_module
 from recollect.evaluation.evaluate import evaluate, figures, model_figures, model_scores
 from recollect.evaluation.metrics import METRICS, Scores, summary, task_figures
 from recollect.features import FeatureSet, extract
+from recollect.model.spec import Calibration
 from recollect.training.ridge import solve_base
 
 CLASSIFIERS = ["cosine", "dot"]
@@ -140,6 +142,25 @@ def test_a_report_has_every_figure_with_its_interval(tiny_model, tiny_split):
         )
         for name in METRICS:
             assert result[name] == pytest.approx(summary(expected[name]), abs=0.02), name
+
+
+def test_both_is_also_told_with_the_bias_that_predictions_have(tiny_model, tiny_split):
+    calibration = Calibration(bias={2: 9.0, 3: -4.95}, bias_rise=-0.05)
+    asked = {"shots": (1, 3), "ways": 3, "queries": 4, "tasks": 30, "seed": 5}
+    plain = evaluate(tiny_model, tiny_split, **asked)
+    results = evaluate(tiny_model, tiny_split, **asked, calibration=calibration)
+    novel, base = extract(tiny_model, tiny_split.test), extract(tiny_model, tiny_split.base_test)
+    for result, before in zip(results, plain, strict=True):
+        shots = result["shots"]
+        tasks = task_sampler(base, novel).draw(TaskShape(3, shots, 4), 30, 5)
+        scores, bias = joint_scores_of(tiny_model, novel, base, tasks), -4.95 - 0.05 * np.log(shots)
+        scores = replace(scores, novel_novel=scores.novel_novel + bias, base_novel=scores.base_novel + bias)
+        expected = task_figures(scores, tasks.novel_targets, tasks.base_targets)["both"]
+        told = result.pop("both_calibrated")
+        assert told == pytest.approx(summary(expected), abs=0.02)
+        assert 6 < told["mean"] < result["both"]["mean"] - 1
+        assert before.pop("both_calibrated") == before["both"]
+        assert result == before
 
 
 def test_validation_and_test_look_at_their_own_pictures(tiny_model, tiny_split, monkeypatch):

@@ -14,11 +14,13 @@ from pictures import tree
 from recollect.data import glyphs
 from recollect.errors import ConfigError
 from recollect.evaluation.evaluate import evaluation_report
+from recollect.model.spec import Calibration
 from recollect.modelfile import load_model, read_header
 from recollect.reproduce import page, plan
 from recollect.reproduce import run as running
 from recollect.reproduce.results import write_json
 from recollect.reproduce.rows import PAPER_IMAGES, TABLE_2, TABLES, TASK_SEED
+from recollect.training import train as whole_training
 from recollect.training.budget import Speed
 from recollect.training.config import make_config, preset_names, read_preset
 from recollect.training.runfolder import RunFolder
@@ -94,6 +96,19 @@ def test_the_page_shows_what_evaluate_measures_on_test_categories(finished):
         cells = [f"{result[name]['mean']:.2f} ± " for name in ("novel", "base", "both")]
         assert line[1] == str(result["shots"])
         assert [cell[: len(one)] for cell, one in zip(line[2:], cells, strict=True)] == cells
+
+
+def test_both_is_as_predicted_where_base_vectors_stay_in_stage_2(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(whole_training, "_calibrate", lambda *_: Calibration(bias=-50.0))
+    settings = SETTINGS | {"stage2.learn_base": "false"}
+    reproduced(tmp_path, extractors=("c32f",), settings=settings)
+    report = evaluation_report(
+        tmp_path / "runs" / "c32f", "glyphs", part="test", queries=3, tasks=20, seed=TASK_SEED
+    )
+    for result, line in zip(report["results"], lines_of(tmp_path / "table2.md", "c32f")[:2], strict=True):
+        assert result["both"] != result["both_calibrated"]
+        assert line[4].startswith(f"{result['both_calibrated']['mean']:.2f} ± ")
+    assert "both_calibrated" not in read(finished / "results" / "c32f.json")["right"]["1"]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from recollect.model.spec import bias_at
 from recollect.modelfile import load_model, read_header
 from recollect.training import loop
 from recollect.training import train as training
-from recollect.training.calibration import calibrate
+from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config, EpisodicRecipe, StageOne, StageTwo
 from recollect.training.loop import Stage, run_stage
 from recollect.training.runfolder import RunFolder
@@ -331,6 +331,25 @@ def test_training_never_looks_at_test_pictures(make_split, tmp_path, monkeypatch
     assert header.calibration.report, "calibrated without them, too"
 
 
+@pytest.mark.parametrize("learn_base", [True, False])
+def test_where_base_vectors_stay_a_bias_by_shots_balances_the_scores(
+    make_split, tmp_path, monkeypatch, learn_base
+):
+    split, run = make_split(reserve=True), tmp_path / "run"
+    monkeypatch.setattr(training, "load_data", lambda *_, **__: split)
+    config = configured(two={"learn_base": learn_base})
+    training.train(config, run)
+    header = read_header(run)
+    assert (header.calibration.bias_rise == 0) == learn_base
+    model, kept = load_model(run).eval(), RunFolder(run).validation(2)
+    novel, base = extract(model, split.val), extract(model, split.base_val)
+    score = with_bias(model_scores(model, novel, base), header.calibration)
+    shapes = [TaskShape(5, count, 9 - count) for count in (1, 5)]
+    found = [model_figures(model, novel, base, shape, 6, 0, score)["both"].mean().item() for shape in shapes]
+    both = kept["both"] if learn_base else pytest.approx(100 * np.mean(found), abs=1e-3)
+    assert header.provenance["validation"] == kept | {"both": both}
+
+
 def by_hand(model, split, shots):
     """Return figures on validation categories and validation pictures, averaged over numbers of shots."""
     model.eval()
@@ -342,12 +361,12 @@ def by_hand(model, split, shots):
     }
 
 
-@pytest.mark.parametrize("select", ["both", "novel"])
+@pytest.mark.parametrize("select", ["both", "novel", "ausuc"])
 def test_models_are_judged_on_validation_categories_and_validation_pictures(tiny_split, make_model, select):
     model, config = make_model(), configured(two={"base_queries": 20}, select=select)
     views = make_views(model, tiny_split, config)
     stages = [
-        (BaseClassification(model, tiny_split, config), (1,), "ausuc" if select == "both" else "novel"),
+        (BaseClassification(model, tiny_split, config), (1,), "ausuc" if select == "both" else select),
         (EpisodicTraining(model, tiny_split, config, views), (1, 5), select),
     ]
     for stage, shots, figure in stages:
