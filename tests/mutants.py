@@ -364,7 +364,7 @@ MUTANTS = [
     Mutant(
         "Both without the bias in the provenance",
         "training/train.py",
-        'facts["validation"] |= {"both": found["both"]}',
+        'facts["validation"] |= {"both_calibrated": found["both"]}',
         "pass",
         f"{LEARNING} -k a_bias_by_shots",
     ),

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from recollect.errors import Diverged
-from recollect.evaluation.lowshot import HalfFeatures, count_right, draw_examples, named
+from recollect.evaluation.lowshot import HalfFeatures, LinearTaught, count_right, draw_examples, named
 from recollect.features import FeatureSet
 from recollect.methods.lowshot import SYSTEMS, analogies, logistic, system
 from recollect.methods.lowshot.embedding import Context, Network
@@ -89,6 +89,22 @@ def test_every_system_tells_novel_categories_apart_and_scores_draws_one_by_one_a
             for some, one in zip(together, alone, strict=True):
                 own = some[:, draw] if some.shape[1] > 1 else some[:, 0]
                 torch.testing.assert_close(own, one[:, 0], atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("key", ["attention", "logistic"])
+def test_the_scores_of_vectors_stay_products_with_them_when_features_are_scaled(key, base, half, monkeypatch):
+    seen, parts = [], LinearTaught.parts
+    monkeypatch.setattr(LinearTaught, "parts", lambda self: seen.append(1) or parts(self))
+    examples = draw_examples(half.examples.labels.numpy(), 2, 1, seed=0)
+    own = replace(base, factor=1.0 if key == "attention" else 0.25)
+    teach = SYSTEMS[key].learn(own, (1,), RECIPE, 0)
+    scale = scaled(teach, own.factor)
+    count_right(scale, half, examples, 1, {5: 0.5, 1: 0.5})
+    assert seen
+    support, queries = half.examples.features[examples].float(), half.novel.features.float()
+    with torch.no_grad():
+        expected = teach(own.factor * support, half.columns).scores(own.factor * queries)
+        torch.testing.assert_close(scale(support, half.columns).scores(queries), expected)
 
 
 @pytest.mark.parametrize("key", SYSTEMS)

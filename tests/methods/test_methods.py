@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from colours import SETTINGS, train_quickly, write_colours
+from recollect.commands import train as train_command
 from recollect.data.catalogue import load_data
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import ConfigError, DataError, Diverged, ModelError
@@ -461,6 +462,19 @@ def test_minutes_of_a_method_from_a_trained_classifier_count_both_of_its_parts(c
     monkeypatch.setattr(budget, "seconds_each", lambda take, **more: 0.004)
     speed = find_method("maml-started").speed(resolve_free(config), None, split)
     assert speed.stage1_step == pytest.approx(0.75 * 0.004 + 0.25 * 0.012 * 24 / 18)
+
+
+@pytest.mark.parametrize(
+    ("method", "told"), [("matching", {"novel"}), ("recollect", {"novel", "base", "both"})]
+)
+def test_the_command_tells_what_was_measured_where_base_vectors_stay(colours, tmp_path, method, told):
+    settings = SETTINGS | {"method": method, "shots": "1", "stage2.learn_base": "false"}
+    words = [f"{name}={value}" for name, value in settings.items()]
+    options = {"data": str(colours), **dict.fromkeys(("preset", "device", "extractor", "finetune"))}
+    result = train_command.train(tmp_path / "run", options, words)
+    assert result["validation"].keys() == told | ({"both_calibrated"} if method == "recollect" else set())
+    both = result["validation"].get("both_calibrated")
+    assert both is None or f"{both:.1f} % among all of them together" in train_command.train_text(result)
 
 
 def resolve_free(config):

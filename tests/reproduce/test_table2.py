@@ -232,6 +232,16 @@ def test_a_row_of_mini_imagenet_is_what_train_does_with_its_preset(finished):
         assert plan.config_of(made, training, "x") == make_config(read_preset(preset), {"data": "x"})
 
 
+def test_table_1_trains_base_vectors_in_stage_2_whatever_the_preset(finished):
+    words = {"table": "table1", "keys": TABLES["table1"].usual, "data": "mini-imagenet:x.zip"}
+    words |= {"preset": "mini-imagenet-c64f", "settings": {}, "decided": {}}
+    made = plan.read_plan(finished).model_copy(update=words)
+    for training in TABLES["table1"].trainings(1):
+        config = plan.config_of(made, training, "x")
+        assert config.stage2.learn_base
+        assert config.select == "novel"
+
+
 def test_minutes_are_for_all_rows_in_proportion_to_their_recipes(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "measure", lambda *words: Speed(stage1_step=1.0, stage2_step=0.5, picture=0.0))
     made = plan.make_plan(tmp_path, "table2", "glyphs", minutes=1, **WISHES)

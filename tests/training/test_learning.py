@@ -346,8 +346,25 @@ def test_where_base_vectors_stay_a_bias_by_shots_balances_the_scores(
     score = with_bias(model_scores(model, novel, base), header.calibration)
     shapes = [TaskShape(5, count, 9 - count) for count in (1, 5)]
     found = [model_figures(model, novel, base, shape, 6, 0, score)["both"].mean().item() for shape in shapes]
-    both = kept["both"] if learn_base else pytest.approx(100 * np.mean(found), abs=1e-3)
-    assert header.provenance["validation"] == kept | {"both": both}
+    calibrated = {} if learn_base else {"both_calibrated": pytest.approx(100 * np.mean(found), abs=1e-3)}
+    assert header.provenance["validation"] == kept | calibrated
+
+
+def test_a_model_that_was_stopped_in_stage_2_has_its_bias(tiny_split, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "load_data", lambda *_, **__: tiny_split)
+
+    def stopped(stage, folder, stop):
+        if stage.number == 2:
+            stage.judged = True
+            raise Stopped("by hand")
+        return run_stage(stage, folder, stop)
+
+    monkeypatch.setattr(training, "run_stage", stopped)
+    with pytest.raises(Stopped):
+        training.train(configured(two={"learn_base": False}), tmp_path / "run")
+    header = read_header(tmp_path / "run")
+    assert not header.provenance["finished"]
+    assert header.calibration.bias_rise != 0
 
 
 def by_hand(model, split, shots):

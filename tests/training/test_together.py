@@ -59,8 +59,8 @@ def test_processes_that_do_not_connect_are_started_again(tmp_path):
     script.write_text(
         "import time\n"
         "from recollect.system import workers\n"
-        "workers._JOINING_SECONDS = 1.0\n"
         "if not workers.restarted():\n"
+        "    workers._JOINING_SECONDS = 1.0\n"
         "    workers.distributed.init_process_group = lambda *words, **settings: time.sleep(600)\n"
         "with workers.joined('cpu'):\n"
         "    print(f'{workers.count()} connected')\n"

@@ -44,8 +44,9 @@ def train(
         raise Stopped(f"{reason}{usable}. Resume with: {shlex.join(words)}") from reason
     # A run that took over stage 1 and has no stage 2 measured nothing itself.
     validation = RunFolder(out).validation(1, 2)
-    if config.balanced_by_bias:
-        validation |= {"both": read_header(out).provenance["validation"]["both"]}
+    calibrated = read_header(out).provenance.get("validation", {}).get("both_calibrated")
+    if config.balanced_by_bias and calibrated is not None:
+        validation |= {"both_calibrated": calibrated}
     result = {"run": str(out), "model": str(out / FILE_NAME), "held_out": held_out, "validation": validation}
     warnings = _warnings(out, config.extractor)
     return {**result, **({"warnings": warnings} if warnings else {})}
@@ -57,7 +58,7 @@ def train_text(result: dict[str, Any]) -> str:
     words = {
         "base": "among the trained categories",
         "novel": "among new categories taught from a few pictures",
-        "both": "among all of them together",
+        "both_calibrated" if "both_calibrated" in measured else "both": "among all of them together",
     }
     parts = [f"{measured[name]:.1f} % {where}" for name, where in words.items() if name in measured]
     held_out = counted(result["held_out"], "held-out picture")

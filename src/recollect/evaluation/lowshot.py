@@ -29,7 +29,7 @@ SUPPORT_VALUES = 1 << 25  # of examples that are taught at a time
 # Few enough at a time to stay near the processor:
 _VECTOR_VALUES = 1 << 20  # of novel categories
 _SCORES = 1 << 21
-_ROWS = 1 << 12  # examples of which something is computed
+_ROWS = 1 << 12  # examples whose terms are computed
 
 
 class Taught(Protocol):
@@ -182,13 +182,14 @@ def choose_prior(teach: Teach, half: HalfFeatures, examples: Tensor, shots: int)
 
 def _taught(teach: Teach, half: HalfFeatures, examples: Tensor, shots: int) -> Iterator[Taught]:
     """Teach some draws at a time: as many as fit into memory."""
-    _, novel, _ = examples.shape
-    features = half.examples.features
+    examples, features = examples[:, :, :shots], half.examples.features
     if isinstance(teach, TeachByTerms):
-        parts = (teach.terms(some.to(half.device).float()) for some in torch.split(features, _ROWS))
-        features, teach = torch.cat([*parts]), teach.teach
-    at_once = max(1, SUPPORT_VALUES // (novel * shots * features.shape[1]))
-    for some in torch.split(examples[:, :, :shots], at_once):
+        rows, places = examples.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        if len(rows) * features.shape[1] <= SUPPORT_VALUES:  # of ImageNet's own, a few draws have more
+            seen = (features[some].to(half.device).float() for some in torch.split(rows, _ROWS))
+            features, examples, teach = torch.cat([teach.terms(some) for some in seen]), places, teach.teach
+    at_once = max(1, SUPPORT_VALUES // (examples.shape[1] * shots * features.shape[1]))
+    for some in torch.split(examples, at_once):
         taught = teach(features[some].to(half.device).float(), half.columns)
         yield from taught.parts() if isinstance(taught, LinearTaught) else (taught,)
 

@@ -44,14 +44,31 @@ def _introduction(plan: Plan, results: Results) -> str:
     return (
         f"Accuracy in percent, mean and 95 % interval over {plan.tasks} tasks of 5 ways on "
         f"{'validation' if plan.rows.part == 'val' else 'test'} categories, the same for every row; {seeds} "
-        f"for each cell.{images}{_notes(plan)}{_beside(plan)}"
+        f"for each cell.{images}{_notes(plan, results)}{_beside(plan)}"
     )
 
 
-def _notes(plan: Plan) -> str:
+def _notes(plan: Plan, results: Results) -> str:
     """Return what a reader must know of the table and of its rows, each once."""
-    notes = dict.fromkeys([plan.rows.notes, *(row.note for row in plan.rows.rows), *_departures(plan)])
+    own = [] if plan.table == TABLE_1.name else [_recipe_of(plan, results, row) for row in plan.rows.rows]
+    notes = dict.fromkeys([plan.rows.notes, *(row.note for row in plan.rows.rows), *own, *_departures(plan)])
     return "".join(f" {note}" for note in notes if note)
+
+
+def _recipe_of(plan: Plan, results: Results, row: Row) -> str:
+    """Return how a model of the paper's method came about, once it is there."""
+    files = [] if row.method else results.of_row(row.key)
+    if not files:
+        return ""
+    figures = {"both": "Both", "novel": "Novel", "ausuc": "AUSUC"}
+    training = next(one for one in plan.rows.trainings(1) if one.row == row)
+    select = figures[config_of(plan, training, plan.data).select]
+    fixed = any(CALIBRATED in words for words in files[0]["right"].values())
+    balanced = (
+        "W_base stays as stage 1 learned it, and Both is with the bias that `predict` adds to novel scores, "
+        "which depends on the number of shots and was fitted on validation categories. "
+    )
+    return f"{row.title}: {balanced if fixed else ''}selected by {select} on tasks of validation categories."
 
 
 def _departures(plan: Plan) -> list[str]:

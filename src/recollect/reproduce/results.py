@@ -56,16 +56,18 @@ def unpacked(word: str) -> npt.NDArray[np.int64]:
         raise ValueError("these are no packed numbers") from error
 
 
-def right_answers(given: Answers, *, joint: bool, bias: float = 0.0) -> dict[str, str]:
+def right_answers(given: Answers, *, joint: bool, bias: float | None = None) -> dict[str, str]:
     """Return how many queries of every task were answered rightly, packed: all that the figures need.
 
-    `bias` is what a calibration adds to novel scores.
+    `bias` is what a calibration adds to novel scores, where Both is to be told with it, too.
     """
     novel, base = given.novel_right.shape[1], given.base_right.shape[1]
     asked = {"novel": novel, "base": base, "both": novel + base, CALIBRATED: novel + base}
     figures = answer_figures(given)
-    figures[CALIBRATED] = answer_figures(biased(given, bias))["both"]
-    names = (*FIGURES, *((CALIBRATED,) if bias else ())) if joint else ("novel",)
+    names = FIGURES if joint else ("novel",)
+    if bias is not None:
+        figures[CALIBRATED] = answer_figures(biased(given, bias))["both"]
+        names = (*names, CALIBRATED)
     return {name: packed(np.rint(figures[name].numpy() * asked[name]).astype(np.int64)) for name in names}
 
 

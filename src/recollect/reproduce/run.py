@@ -95,9 +95,9 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
     )
     header = read_header(out)
     facts, ways = header.provenance, report["ways"]
-    biases = {shots: float(header.calibration.biases([shots] * ways)[0]) for shots in keep}
-    if not config.balanced_by_bias:  # as in the paper: scores are compared as they are
-        biases = dict.fromkeys(keep, 0.0)
+    biases: dict[int, float | None] = dict.fromkeys(keep)
+    if config.balanced_by_bias:
+        biases = {shots: float(header.calibration.biases([shots] * ways)[0]) for shots in keep}
     own = ("stage2_seconds",) if training.kind == "generator" else ("stage1_seconds", "stage2_seconds")
     learned = 0 if training.kind == "features" else sum(facts.get(name, 0) for name in own)
     return {

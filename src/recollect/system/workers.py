@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.rendezvous import rendezvous
 
 from recollect.errors import ConfigError
 from recollect.system.progress import be_quiet
@@ -68,6 +67,8 @@ def _join(backend: str) -> None:
 
     After a process was killed, gloo now and then never connects the ones that torchrun started in its place.
     """
+    from torch.distributed.rendezvous import rendezvous  # which not every build of torch has
+
     store, rank_, processes = next(rendezvous("env://", timeout=_A_DAY))
     store.set(f"recollect/ready/{rank_}", "")
     store.wait([f"recollect/ready/{number}" for number in range(processes)], _A_DAY)

@@ -200,7 +200,8 @@ class Config(Value):
 
         With a frozen extractor and few pictures a bias that depends on the number of shots was not measured.
         """
-        return self.learns_generator and not self.stage2.learn_base and not self.frozen
+        ours = self.method == PAPER and self.learns_generator
+        return ours and not self.stage2.learn_base and not self.frozen
 
     @property
     def shot_aware(self) -> bool:

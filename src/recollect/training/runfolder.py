@@ -134,7 +134,7 @@ class RunFolder:
         if changed:
             raise ConfigError(
                 f"{self.path} was begun with another configuration ({'; '.join(changed)}): "
-                "resume with the same options, or choose another --out"
+                "resume with the same options, or choose another --out, as where a preset has changed since"
             )
         return begun
 

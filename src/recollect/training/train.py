@@ -353,7 +353,11 @@ def learn_stage_two(
             facts["stage2_seconds"] = round(prepared + run_stage(stage, folder, stop))
         except Stopped:
             if stage.judged:  # an untrained generator is worse than plain means
-                save_trained(folder.model, model, config, **{**facts, "validation": folder.validation(2)})
+                facts["validation"] = folder.validation(2)
+                balance = (
+                    _calibrate(model, config, split, stage.held_out) if config.balanced_by_bias else None
+                )
+                save_trained(folder.model, model, config, balance, **facts)
             raise
         facts |= {"episodes_seen": stage.steps * stage.episodes.count, "validation": folder.validation(2)}
         held_out = stage.held_out
@@ -363,7 +367,7 @@ def learn_stage_two(
     calibration = _calibrate(model, config, split, held_out)
     if config.balanced_by_bias and held_out is not None:  # without the bias, Both says little
         found = _figures_as_predicted(model, config, split, held_out, calibration)
-        facts["validation"] |= {"both": found["both"]}
+        facts["validation"] |= {"both_calibrated": found["both"]}
     save_trained(folder.model, model, config, calibration, finished=True, **facts)
     remove_file(folder.checkpoint(2))
     draw_curves(folder)

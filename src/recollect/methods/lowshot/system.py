@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from recollect.data.tasks import Tasks, TaskSampler, TaskShape
 from recollect.errors import Diverged
-from recollect.evaluation.lowshot import SUPPORT_VALUES, Taught, Teach
+from recollect.evaluation.lowshot import SUPPORT_VALUES, LinearTaught, Taught, Teach
 from recollect.model.model import Head
 from recollect.system.progress import track
 from recollect.training.config import LowShot
@@ -91,9 +91,15 @@ class System(ABC):
 
 def scaled(teach: Teach, factor: float) -> Teach:
     """Return the same for features that are not scaled yet."""
+    if factor == 1:
+        return teach
 
     def teach_scaled(support: Tensor, columns: Tensor) -> Taught:
-        return _Scaled(teach(factor * support, columns), factor)
+        taught = teach(factor * support, columns)
+        if isinstance(taught, LinearTaught):
+            by = 1 if taught.cosine else factor
+            return taught._replace(base=by * taught.base, novel=by * taught.novel)
+        return _Scaled(taught, factor)
 
     return teach_scaled
 
