@@ -224,6 +224,26 @@ def test_one_generator_is_compared_with_one_for_each_number_of_shots_as_measured
     assert "ρ came out as " + " and ".join(f"{one:.2f}" for one in found["fading"]) in PAGE
 
 
+def test_stage_2_with_base_vectors_fixed_is_told_as_measured():
+    found = read("stage2.json")
+    rows = {
+        "plain means": ("both", "both_calibrated"),
+        "W_base learned": ("both", "both_calibrated"),
+        "W_base fixed": ("both", "both_calibrated"),
+        "W_base fixed, 60 base queries": ("both", "both_calibrated"),
+        "W_base learned, for these shots": ("both", "both_calibrated"),
+    }
+    for name, figures in rows.items():
+        for shots in (1, 5, 20):
+            one = next(row for row in found["results"] if row["shots"] == shots)[name]
+            cells = [cell(one[figure]) for figure in ("novel", "base", *figures)]
+            assert f"| {name} | {shots} | {' | '.join(cells)} |" in RECIPE
+    for row in found["results"]:
+        gaps = row["differences"]["W_base fixed − W_base learned, for these shots"]
+        cells = [f"{gaps[name]['mean']:+.2f} ± {gaps[name]['ci95']:.2f}" for name in ("novel", "both")]
+        assert f"| {row['shots']} | {' | '.join(cells)} |" in RECIPE
+
+
 def test_the_service_is_as_fast_as_its_page_says():
     found = json.loads((RESULTS / "service.json").read_text(encoding="utf-8"))
     page = " ".join((RESULTS.parent / "service.md").read_text(encoding="utf-8").split())
