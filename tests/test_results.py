@@ -224,6 +224,13 @@ def test_one_generator_is_compared_with_one_for_each_number_of_shots_as_measured
     assert "ρ came out as " + " and ".join(f"{one:.2f}" for one in found["fading"]) in PAGE
 
 
+def test_the_time_of_the_low_shot_benchmark_is_as_measured():
+    average, attention = (read("lowshot.json")["draws"][name] for name in ("average", "attention"))
+    words = " ".join(PAGE.split())
+    assert f"{average['seconds']:.0f} s with averages and {attention['seconds']:.0f} s with attention" in words
+    assert f"takes {average['ratio']:.1f} and {attention['ratio']:.1f} times" in words
+
+
 def test_stage_2_with_base_vectors_fixed_is_told_as_measured():
     found = read("stage2.json")
     rows = {
