@@ -227,7 +227,9 @@ def test_one_generator_is_compared_with_one_for_each_number_of_shots_as_measured
 def test_the_time_of_the_low_shot_benchmark_is_as_measured():
     average, attention = (read("lowshot.json")["draws"][name] for name in ("average", "attention"))
     words = " ".join(PAGE.split())
-    assert f"{average['seconds']:.0f} s with averages and {attention['seconds']:.0f} s with attention" in words
+    assert (
+        f"{average['seconds']:.0f} s with averages and {attention['seconds']:.0f} s with attention" in words
+    )
     assert f"takes {average['ratio']:.1f} and {attention['ratio']:.1f} times" in words
 
 
