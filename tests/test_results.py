@@ -398,6 +398,14 @@ def test_the_settings_of_the_low_shot_benchmark_are_the_best_that_were_tried():
         assert max(tried, key=lambda line: line["mean"])["setting"] == chosen[group]
 
 
+def test_mini_imagenet_is_as_measured():
+    found = read("table2-mini-imagenet/results/c32f.json")
+    one, five = found["report"]["results"]
+    novel, both = (f"{cell(one[name])} / {cell(five[name])}" for name in ("novel", "both_calibrated"))
+    images = f"{found['images_seen'] / 1e6:.1f} million images"
+    assert f"| ours, {images} | {novel} | {cell(one['base'])} | {both} |" in PAGE
+
+
 def methods_on_cifar_fs():
     """Return the row of every method: its figures by shots, and what its trainings took."""
     rows = {}

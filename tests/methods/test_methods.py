@@ -154,7 +154,13 @@ def test_a_short_training_learns(name, trained):
     assert lines[-1]["loss"] < 0.8 * lines[0]["loss"]
 
 
-@pytest.mark.parametrize("name", EPISODIC)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in {"matching", "meta-lstm"} else pytest.param(name, marks=pytest.mark.slow)
+        for name in EPISODIC
+    ],
+)
 def test_an_episodic_run_that_broke_off_ends_as_one_that_did_not(
     name, trained, colours, tmp_path, monkeypatch
 ):

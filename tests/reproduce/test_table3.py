@@ -143,6 +143,7 @@ def test_what_is_finished_is_not_done_again(finished, colours, monkeypatch):
     assert tree(finished) == before
 
 
+@pytest.mark.slow
 def test_a_killed_reproduction_ends_with_the_same_page(finished, colours, tmp_path, monkeypatch):
     folder = tmp_path / "killed"
     monkeypatch.setenv("RECOLLECT_CACHE", str(tmp_path / "cache"))

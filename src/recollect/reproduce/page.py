@@ -65,8 +65,8 @@ def _recipe_of(plan: Plan, results: Results, row: Row) -> str:
     select = figures[config_of(plan, training, plan.data).select]
     fixed = any(CALIBRATED in words for words in files[0]["right"].values())
     balanced = (
-        "W_base stays as stage 1 learned it, and Both is with the bias that `predict` adds to novel scores, "
-        "which depends on the number of shots and was fitted on validation categories. "
+        "W_base stays as stage 1 learned it; Both is with the bias that `predict` adds to novel scores, "
+        "which depends on the number of shots and was fitted on validation categories; "
     )
     return f"{row.title}: {balanced if fixed else ''}selected by {select} on tasks of validation categories."
 
