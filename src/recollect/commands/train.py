@@ -44,8 +44,9 @@ def train(
         raise Stopped(f"{reason}{usable}. Resume with: {shlex.join(words)}") from reason
     # A run that took over stage 1 and has no stage 2 measured nothing itself.
     validation = RunFolder(out).validation(1, 2)
-    if config.balanced_by_bias:
-        validation |= {"both_calibrated": read_header(out).provenance["validation"]["both_calibrated"]}
+    calibrated = "both_calibrated"  # which a run that an earlier version finished lacks
+    if config.balanced_by_bias and calibrated in (kept := read_header(out).provenance["validation"]):
+        validation |= {calibrated: kept[calibrated]}
     result = {"run": str(out), "model": str(out / FILE_NAME), "held_out": held_out, "validation": validation}
     warnings = _warnings(out, config.extractor)
     return {**result, **({"warnings": warnings} if warnings else {})}

@@ -158,9 +158,8 @@ class Config(Value):
     classifier: ClassifierKind = "cosine"
     generator: GeneratorKind = "attention"
     shots: Literal["mixed"] | Positive = "mixed"  # N' of an episode; mixed: uniform in 1 … max_shots
-    select: Literal["both", "novel", "ausuc"] = (
-        "both"  # the validation figure by which stage 2's model is kept
-    )
+    # The validation figure by which stage 2's model is kept.
+    select: Literal["both", "novel", "ausuc"] = "both"
     select_tasks: Positive = 500
     split: str | None = None
     size: Annotated[int, Field(ge=1, le=MOST_SIZE)] | None = None
