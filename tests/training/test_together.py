@@ -58,18 +58,20 @@ def test_processes_that_do_not_connect_are_started_again(tmp_path):
     script = tmp_path / "hangs.py"
     script.write_text(
         "import time\n"
+        "import torch\n"
         "from recollect.system import workers\n"
         "if not workers.restarted():\n"
         "    workers._JOINING_SECONDS = 1.0\n"
         "    workers.distributed.init_process_group = lambda *words, **settings: time.sleep(600)\n"
         "with workers.joined('cpu'):\n"
-        "    print(f'{workers.count()} connected')\n"
+        "    ones, = workers.mean_of(torch.ones(3))\n"  # nobody leaves before all are there
+        "    print(f'{workers.count()} connected, {ones.tolist()}')\n"
     )
     command = torchrun(script, restarts=1)
     found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
     assert "did not connect within 1 s" in found.stderr
-    assert found.stdout.count("2 connected") == 2
+    assert found.stdout.count("2 connected, [1.0, 1.0, 1.0]") == 2
 
 
 def test_one_process_is_a_team_of_one():
