@@ -49,7 +49,7 @@ def extract(model: Model, images: ImageSet, advance: Callable[[int], None] = lam
     """
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    device, extractor = model.mean.device, model.extractor.for_inference()
+    device, extractor = model.mean.device, model.extractor.for_extraction()
     features = torch.zeros(len(images), model.width)
     with torch.inference_mode(), closing(images.stream(_batches(images))) as stream:
         for rows, pixels in stream:
@@ -144,7 +144,7 @@ def augmented_views(
     mask for every view. `check` is called between batches and may raise to end the work.
     """
     model.extractor.freeze()
-    extractor = model.extractor.for_inference()
+    extractor = model.extractor.for_extraction()
     result = torch.zeros(views, len(images), model.width, dtype=torch.float16)
     work = images.stream(_batches(images))
     with torch.no_grad(), bar("augmented views", views * len(images)) as advance, closing(work) as stream:

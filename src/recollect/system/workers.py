@@ -131,6 +131,15 @@ def share_of(total: int) -> slice:
     return slice(first, last)
 
 
+def total_of(values: Tensor) -> Tensor:
+    """Return the sum over all processes."""
+    if count() == 1:
+        return values
+    total = values.clone()
+    distributed.all_reduce(total)
+    return total
+
+
 def mean_of(*values: Tensor) -> list[Tensor]:
     """Return the means over all processes."""
     if count() == 1:
@@ -170,9 +179,7 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def forward(_: object, values: Tensor) -> Tensor:
-        total = values.clone()
-        distributed.all_reduce(total)
-        return total
+        return total_of(values)
 
     @staticmethod
     def backward(_: object, gradient: Tensor) -> Tensor:

@@ -52,6 +52,10 @@ class Extractor(nn.Module, ABC):
         """Return an extractor that gives the same features in evaluation mode, faster if possible."""
         return self
 
+    def for_extraction(self) -> Callable[[Tensor], Tensor]:
+        """Return what gives the same features, up to rounding, of very many pictures."""
+        return self.for_inference()
+
 
 _BUILDERS: dict[str, Callable[[bool], Extractor]] = {}
 _INPUTS: dict[str, Preprocessing] = {}

@@ -1,11 +1,14 @@
 """The four-block ConvNets of the paper: C32F, C64F, C128F."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, reduce
 from math import isqrt
+from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recollect.model.extractors import blocks
 from recollect.model.extractors.base import Extractor, register
 
 
@@ -18,7 +21,7 @@ class Conv4(Extractor):
     def __init__(self, channels: tuple[int, int, int, int], *, last_relu: bool) -> None:
         super().__init__()
         self.channels = channels
-        blocks = []
+        layers_of_blocks = []
         for index, (inputs, outputs) in enumerate(zip((3, *channels[:-1]), channels, strict=True)):
             layers: list[nn.Module] = [
                 nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
@@ -27,8 +30,8 @@ class Conv4(Extractor):
             ]
             if index < len(channels) - 1 or last_relu:
                 layers.append(nn.ReLU(inplace=True))
-            blocks.append(nn.Sequential(*layers))
-        self.blocks = nn.Sequential(*blocks)
+            layers_of_blocks.append(nn.Sequential(*layers))
+        self.blocks = nn.Sequential(*layers_of_blocks)
 
     def feature_size(self, size: int) -> int:
         """Return channels × (size / 16)²."""
@@ -42,8 +45,22 @@ class Conv4(Extractor):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the flattened map of the last block, (n, d)."""
-        features: Tensor = self.blocks(x)
-        return features.flatten(1)
+        if self.training and blocks.usable(self.channels, x):
+            maps = reduce(lambda maps, block: blocks.learning(block, maps), self._blocks, x)
+        else:
+            maps = self.blocks(x)
+        return maps.flatten(1)
+
+    def for_extraction(self) -> Callable[[Tensor], Tensor]:
+        """Return what computes the same in evaluation mode, in C if possible."""
+        if not blocks.usable(self.channels, next(self.parameters()).detach()):
+            return self.for_inference()
+        computed = [blocks.known(block) for block in self._blocks]
+        return lambda x: reduce(lambda maps, block: block(maps), computed, x).flatten(1)
+
+    @property
+    def _blocks(self) -> list[nn.Sequential]:
+        return cast("list[nn.Sequential]", list(self.blocks))
 
 
 def _conv4(last_relu: bool, *, channels: tuple[int, int, int, int]) -> Conv4:

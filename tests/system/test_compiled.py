@@ -1,0 +1,86 @@
+"""C code that is compiled when it is first needed."""
+
+import logging
+import shutil
+
+import pytest
+
+from recollect.system import compiled
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    monkeypatch.setenv("RECOLLECT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "small.c"
+    path.write_text("int three(void) { return 3; }")
+    return path
+
+
+def load(path):
+    """Load as a new process would."""
+    return compiled.library.__wrapped__(path)
+
+
+def refused(path, caplog):
+    """Return what is logged about a library that cannot be had."""
+    with caplog.at_level(logging.INFO):
+        assert load(path) is None
+    return caplog.text
+
+
+def test_a_library_is_compiled_once_and_kept_for_its_owner_alone(source, tmp_path):
+    assert load(source).three() == 3
+    (library,) = (tmp_path / "cache" / "compiled").iterdir()
+    before = library.stat()
+    assert (before.st_mode & 0o777, library.parent.stat().st_mode & 0o777) == (0o700, 0o700)
+    assert load(source).three() == 3
+    assert library.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_another_source_is_another_library(source):
+    assert load(source).three() == 3
+    source.write_text("int three(void) { return 4; }")
+    assert load(source).three() == 4
+
+
+@pytest.mark.parametrize("which", ["folder", "file", "link"])
+def test_a_library_that_others_could_have_written_is_not_loaded(source, tmp_path, caplog, which):
+    assert load(source).three() == 3
+    folder = tmp_path / "cache" / "compiled"
+    (library,) = folder.iterdir()
+    if which == "link":
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        (folder if which == "folder" else library).chmod(0o777)
+    assert "others may write to it" in refused(source, caplog)
+
+
+def test_a_damaged_library_is_not_used(source, caplog):
+    compiled._compiled(shutil.which("cc"), source).write_bytes(b"no library")
+    assert "could not be used" in refused(source, caplog)
+
+
+def test_without_a_compiler_there_is_no_library(source, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no C compiler" in refused(source, caplog)
+
+
+def test_compiling_can_be_switched_off(source, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("RECOLLECT_COMPILE", "0")
+    assert refused(source, caplog) == ""
+    assert not (tmp_path / "cache").exists()
+
+
+def test_code_that_does_not_compile_leaves_nothing(source, tmp_path, caplog):
+    source.write_text("no C")
+    assert "could not be used" in refused(source, caplog)
+    assert not [*(tmp_path / "cache" / "compiled").iterdir()]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(source, tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RECOLLECT_CACHE", str(tmp_path / "file"))
+    assert "could not be used" in refused(source, caplog)
