@@ -28,17 +28,34 @@ def torchrun(*words, processes=2, restarts=0):
     return [*run, "--max-restarts", str(restarts), *map(str, words)]
 
 
+def learned_alone_and_by_two(folder, *settings):
+    """Return what one process finds, and what each of two finds."""
+    script = Path(__file__).with_name("together.py")
+    both = subprocess.Popen(
+        torchrun(script, folder, *settings), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    together.main(str(folder), *settings)
+    said = both.communicate(timeout=120)[0].decode()
+    assert both.returncode == 0, said
+    return [torch.load(folder / f"{name}.pt") for name in ("0-of-1", "0-of-2", "1-of-2")]
+
+
+@pytest.mark.slow
+def test_a_step_of_two_processes_is_that_of_one(tmp_path):
+    """In single precision, and with the blocks in C where there is a compiler."""
+    alone, first, second = learned_alone_and_by_two(tmp_path, "compared=1", "stage1.batch=63")
+    for name in alone["weights"]:
+        assert torch.equal(first["weights"][name], second["weights"][name]), name
+        step, other = (found["weights"][name] - alone["before"][name] for found in (alone, first))
+        assert (step.float() - other).norm() <= 2e-3 * step.float().norm(), name
+    moved = alone["weights"]["extractor.blocks.1.0.weight"] - alone["before"]["extractor.blocks.1.0.weight"]
+    assert moved.norm() > 0
+
+
 @pytest.mark.slow
 def test_two_processes_learn_and_extract_what_one_does(tmp_path):
     """In double precision, where rounding does not grow: one loss curve, one set of weights and features."""
-    script = Path(__file__).with_name("together.py")
-    both = subprocess.Popen(
-        torchrun(script, tmp_path, *SETTINGS), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    together.main(str(tmp_path), *SETTINGS)
-    said = both.communicate(timeout=120)[0].decode()
-    assert both.returncode == 0, said
-    alone, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("0-of-1", "0-of-2", "1-of-2"))
+    alone, first, second = learned_alone_and_by_two(tmp_path, *SETTINGS)
     assert alone["share"] == 63
     assert first["share"] + second["share"] == 63
     assert abs(first["share"] - second["share"]) == 1

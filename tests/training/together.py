@@ -31,6 +31,7 @@ def main(out: str, *settings: str) -> None:
         model = new_model(config, split)
         if exact:
             model.double()  # so that rounding does not grow into other choices of max-pool and ReLU
+        before = {name: value.clone() for name, value in model.state_dict().items()}
         stage = BaseClassification(model, split, config)
         optimizer = loop.Descent(stage.learned(), momentum=0.9, weight_decay=5e-4, muon=config.stage1.muon)
         losses = []
@@ -46,6 +47,7 @@ def main(out: str, *settings: str) -> None:
             {
                 "losses": torch.tensor(losses),
                 "share": len(stage._pictures[0][0]),
+                "before": before,
                 "weights": weights,
                 "features": features,
                 "views": views,

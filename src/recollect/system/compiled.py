@@ -15,7 +15,8 @@ from recollect.system.disk import cache_folder, replacing_file
 
 log = logging.getLogger(__name__)
 OFF = "RECOLLECT_COMPILE"  # set to 0, nothing is compiled and torch does everything
-_FLAGS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared", "-w")
+# OpenMP's library is that of torch, which is loaded first and has the same name: both share their threads.
+_FLAGS = ("-fopenmp", "-O3", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared", "-w")
 _SECONDS = 120  # that a compiler may take
 
 

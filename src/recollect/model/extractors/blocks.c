@@ -19,6 +19,13 @@ typedef ptrdiff_t size;
 #define FROM(p) (*(const v8 *)(p))
 #define INLINE static inline __attribute__((always_inline))
 
+/* Pictures are shared among threads, a part each: from FIRST(part) to FIRST(part + 1). OpenMP's threads are
+   those of torch. */
+#define EACH_PART                                                          \
+    _Pragma("omp parallel for num_threads(parts) schedule(static, 1)") \
+    for (size part = 0; part < parts; part++)
+#define FIRST(part) (count * (part) / parts)
+
 enum { TILE = 4, POSITIONS = 36, FEW = 32 };
 
 typedef struct {
@@ -33,8 +40,8 @@ INLINE void add_vector(double *sums, v8 values)
 }
 
 /* c (rows, 8 vectors) = [c +] a (rows, depth) b (depth, 8 vectors); a[r, k] lies at r · row + k · step. The
-   first matrix may consist of several `parts` of this depth, `part` apart. */
-INLINE void product(const int rows, const int vectors, const int add, const int parts, size part,
+   first matrix may consist of several `pieces` of this depth, `apart` from each other. */
+INLINE void product(const int rows, const int vectors, const int add, const int pieces, size apart,
                     const float *start, size row, size step, const float *b, size b_row, float *c, size c_row,
                     size depth)
 {
@@ -43,8 +50,8 @@ INLINE void product(const int rows, const int vectors, const int add, const int 
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) sum[r][v] = add ? FROM(c + r * c_row + 8 * v) : (v8){0};
-    for (int i = 0; i < parts; i++) {
-        const float *a = start + i * part;
+    for (int i = 0; i < pieces; i++) {
+        const float *a = start + i * apart;
         for (size k = 0; k < depth; k++, a += step, b += b_row) {
             v8 right[2];
 #pragma GCC unroll 2
@@ -64,17 +71,17 @@ INLINE void product(const int rows, const int vectors, const int add, const int 
 }
 
 /* The same for as many rows as there are, and 16 columns. */
-INLINE void product_of_rows(const int add, const int parts, size part, size rows, const float *a, size row, size step, const float *b,
-                            size b_row, float *c, size c_row, size depth)
+INLINE void product_of_rows(const int add, const int pieces, size apart, size rows, const float *a, size row,
+                            size step, const float *b, size b_row, float *c, size c_row, size depth)
 {
     for (; rows >= 6; rows -= 6, a += 6 * row, c += 6 * c_row)
-        product(6, 2, add, parts, part, a, row, step, b, b_row, c, c_row, depth);
+        product(6, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth);
     switch (rows) {
-    case 5: product(5, 2, add, parts, part, a, row, step, b, b_row, c, c_row, depth); break;
-    case 4: product(4, 2, add, parts, part, a, row, step, b, b_row, c, c_row, depth); break;
-    case 3: product(3, 2, add, parts, part, a, row, step, b, b_row, c, c_row, depth); break;
-    case 2: product(2, 2, add, parts, part, a, row, step, b, b_row, c, c_row, depth); break;
-    case 1: product(1, 2, add, parts, part, a, row, step, b, b_row, c, c_row, depth); break;
+    case 5: product(5, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
+    case 4: product(4, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
+    case 3: product(3, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
+    case 2: product(2, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
+    case 1: product(1, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
     default: break;
     }
 }
@@ -316,19 +323,24 @@ static void convolve(const float *x, const float *u, float *y, Shape s, size cou
         outputs(m, y + n * s.height * s.width * s.out, s, n * tiles_of(s), tiles);
 }
 
-/* y = u * x, and the sums of y and y² by channel. */
+/* y = u * x, and the sums (parts, 2, out) of y and y² by channel. */
 void convolution(const float *x, const float *u, float *y, double *sums, size count, size height, size width,
-                 size in, size out, float *scratch)
+                 size in, size out, size parts, float *scratch)
 {
     const Shape s = {height, width, in, out};
     const size pixels = height * width, step = in == 3 ? 1 : together(s);
-    for (size n = 0; n < count; n += step) {
-        const size now = n + step < count ? step : count - n;
-        const float *from = x + n * pixels * in;
-        float *to = y + n * pixels * out;
-        if (in == 3) convolve_colours(from, u, to, s, scratch);
-        else convolve(from, u, to, s, now, scratch);
-        add_moments(to, now * pixels, out, sums);
+    EACH_PART
+    {
+        float *own = scratch + part * scratch_floats(height, width, in, out);
+        const size last = FIRST(part + 1);
+        for (size n = FIRST(part); n < last; n += step) {
+            const size now = n + step < last ? step : last - n;
+            const float *from = x + n * pixels * in;
+            float *to = y + n * pixels * out;
+            if (in == 3) convolve_colours(from, u, to, s, own);
+            else convolve(from, u, to, s, now, own);
+            add_moments(to, now * pixels, out, sums + part * 2 * out);
+        }
     }
 }
 
@@ -364,38 +376,45 @@ INLINE void pool(const float *y, const float *scale, const float *shift, float *
 }
 
 void pooling(const float *y, const float *scale, const float *shift, float *most, uint8_t *place, float *z,
-             size count, size height, size width, size channels, int relu)
+             size count, size height, size width, size channels, int relu, size parts)
 {
     const size pixels = height * width * channels, pooled = (height / 2) * (width / 2) * channels;
-    for (size n = 0; n < count; n++)
+    EACH_PART
+    for (size n = FIRST(part); n < FIRST(part + 1); n++)
         pool(y + n * pixels, scale, shift, most + n * pooled, place + n * pooled, z + n * pooled, height, width,
              channels, relu, 1);
 }
 
 /* A whole block whose batch norm is known: z = ReLU of the largest of 2×2 of scale · (u * x) + shift. */
 void block(const float *x, const float *u, const float *scale, const float *shift, float *z, size count,
-           size height, size width, size in, size out, int relu, float *scratch)
+           size height, size width, size in, size out, int relu, size parts, float *scratch)
 {
     const Shape s = {height, width, in, out};
     const size pixels = height * width, pooled = (height / 2) * (width / 2) * out;
     const size step = in == 3 ? 1 : together(s);
-    float *y = scratch, *rest = scratch + step * pixels * out;
-    for (size n = 0; n < count; n += step) {
-        const size now = n + step < count ? step : count - n;
-        if (in == 3) convolve_colours(x + n * pixels * in, u, y, s, rest);
-        else convolve(x + n * pixels * in, u, y, s, now, rest);
-        for (size i = 0; i < now; i++)
-            pool(y + i * pixels * out, scale, shift, NULL, NULL, z + (n + i) * pooled, height, width, out, relu,
-                 0);
+    EACH_PART
+    {
+        float *y = scratch + part * scratch_floats(height, width, in, out), *own = y + step * pixels * out;
+        const size last = FIRST(part + 1);
+        for (size n = FIRST(part); n < last; n += step) {
+            const size now = n + step < last ? step : last - n;
+            if (in == 3) convolve_colours(x + n * pixels * in, u, y, s, own);
+            else convolve(x + n * pixels * in, u, y, s, now, own);
+            for (size i = 0; i < now; i++)
+                pool(y + i * pixels * out, scale, shift, NULL, NULL, z + (n + i) * pooled, height, width, out,
+                     relu, 0);
+        }
     }
 }
 
-/* Sums by channel of the gradient that passes ReLU, and of its product with y. */
+/* Sums (parts, 2, channels) of the gradient that passes ReLU, and of its product with y, of so many pixels. */
 void back_moments(const float *gradient, const float *most, const float *scale, const float *shift,
-                  double *sums, size pixels, size channels, int relu)
+                  double *sums, size count, size channels, int relu, size parts)
 {
-    for (size from = 0; from < pixels; from += FEW) {
-        const size until = from + FEW < pixels ? from + FEW : pixels;
+    EACH_PART
+    for (size from = FIRST(part), last = FIRST(part + 1); from < last; from += FEW) {
+        const size until = from + FEW < last ? from + FEW : last;
+        double *own = sums + part * 2 * channels;
         for (size k = 0; k < channels; k += 8) {
             const v8 by = FROM(scale + k), plus = FROM(shift + k);
             v8 sum = {0}, product = {0};
@@ -405,7 +424,7 @@ void back_moments(const float *gradient, const float *most, const float *scale, 
                 if (relu) passed = pick(value * by + plus > 0.0f, passed, (v8){0});
                 sum += passed, product += passed * value;
             }
-            add_vector(sums + k, sum), add_vector(sums + channels + k, product);
+            add_vector(own + k, sum), add_vector(own + channels + k, product);
         }
     }
 }
@@ -413,8 +432,9 @@ void back_moments(const float *gradient, const float *most, const float *scale, 
 typedef struct {
     const float *gradient, *most; /* (height / 2, width / 2, out): of the pooled picture */
     const uint8_t *place;
-    const float *scale, *shift;         /* as in `pooling` */
-    const float *by_gradient, *by_y, *constant; /* dy = by_gradient · gradient at its place + by_y · y + constant */
+    const float *scale, *shift; /* as in `pooling` */
+    /* dy = by_gradient · gradient, at its place, + by_y · y + constant */
+    const float *by_gradient, *by_y, *constant;
     int relu;
 } Back;
 
@@ -459,8 +479,9 @@ static void back_colours(const Back *back, const float *x, const float *y, float
         for (size i = 0; i < 6; i++)
             if (r + i / 3 < s.height)
                 for (size k = 0; k < s.out; k += 8)
-                    product(9, 1, 1, 1, 0, scratch + (r + i / 3 + i % 3) * row, 1, 3, dy + i / 3 * s.width * s.out + k,
-                            s.out, dw + 9 * (i % 3) * s.out + k, s.out, s.width);
+                    product(9, 1, 1, 1, 0, scratch + (r + i / 3 + i % 3) * row, 1, 3,
+                            dy + i / 3 * s.width * s.out + k, s.out, dw + 9 * (i % 3) * s.out + k, s.out,
+                            s.width);
     }
 }
 
@@ -501,21 +522,29 @@ static void back_convolve(const Back *back, const float *x, const float *u_trans
     }
 }
 
-/* Gradients of the picture (but for three channels) and of the filters, which are added to `du`. */
+/* Gradients of the picture (but for three channels) and, added to du (parts, …), of the filters. `channels`
+   (5, out) are the last members of `Back`. */
 void back_convolution(const float *x, const float *u_transposed, const float *y, const float *most,
                       const uint8_t *place, const float *gradient, const float *channels, float *dx, float *du,
-                      size count, size height, size width, size in, size out, int relu, float *scratch)
+                      size count, size height, size width, size in, size out, int relu, size parts,
+                      float *scratch)
 {
     const Shape s = {height, width, in, out};
     const size pixels = height * width, step = in == 3 ? 1 : together(s);
+    const size filters = (in == 3 ? 9 : POSITIONS) * in * out;
     const Back back = {gradient, most, place, channels, channels + out, channels + 2 * out,
                        channels + 3 * out, channels + 4 * out, relu};
-    for (size n = 0; n < count; n += step) {
-        const size now = n + step < count ? step : count - n;
-        const Back these = picture(back, n, s);
-        if (in == 3) back_colours(&these, x + n * pixels * 3, y + n * pixels * out, du, s, scratch);
-        else
-            back_convolve(&these, x + n * pixels * in, u_transposed, y + n * pixels * out, dx + n * pixels * in,
-                          du, s, now, scratch);
+    EACH_PART
+    {
+        float *own = scratch + part * scratch_floats(height, width, in, out), *changes = du + part * filters;
+        const size last = FIRST(part + 1);
+        for (size n = FIRST(part); n < last; n += step) {
+            const size now = n + step < last ? step : last - n;
+            const Back these = picture(back, n, s);
+            if (in == 3) back_colours(&these, x + n * pixels * 3, y + n * pixels * out, changes, s, own);
+            else
+                back_convolve(&these, x + n * pixels * in, u_transposed, y + n * pixels * out,
+                              dx + n * pixels * in, changes, s, now, own);
+        }
     }
 }

@@ -5,11 +5,10 @@
 """
 
 import ctypes
-import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,6 @@ from torch.autograd.function import once_differentiable
 
 from recollect.system import compiled, workers
 
-Result = TypeVar("Result")
 _COLOURS = 3
 _VECTOR = 16  # channels that are computed together
 # Winograd's transform of filters, for tiles of 4×4: u = G g Gᵀ.
@@ -32,11 +30,11 @@ _FILTERS = (
 _POINTER, _SIZE, _FLAG = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
 _ARGUMENTS = {
     "scratch_floats": [_SIZE] * 4,
-    "convolution": [_POINTER] * 4 + [_SIZE] * 5 + [_POINTER],
-    "pooling": [_POINTER] * 6 + [_SIZE] * 4 + [_FLAG],
-    "block": [_POINTER] * 5 + [_SIZE] * 5 + [_FLAG, _POINTER],
-    "back_moments": [_POINTER] * 5 + [_SIZE] * 2 + [_FLAG],
-    "back_convolution": [_POINTER] * 9 + [_SIZE] * 5 + [_FLAG, _POINTER],
+    "convolution": [_POINTER] * 4 + [_SIZE] * 6 + [_POINTER],
+    "pooling": [_POINTER] * 6 + [_SIZE] * 4 + [_FLAG, _SIZE],
+    "block": [_POINTER] * 5 + [_SIZE] * 5 + [_FLAG, _SIZE, _POINTER],
+    "back_moments": [_POINTER] * 5 + [_SIZE] * 2 + [_FLAG, _SIZE],
+    "back_convolution": [_POINTER] * 9 + [_SIZE] * 5 + [_FLAG, _SIZE, _POINTER],
 }
 
 
@@ -83,26 +81,10 @@ def known(block: nn.Sequential) -> Callable[[Tensor], Tensor]:
     def compute(x: Tensor) -> Tensor:
         pictures = _channels_last(x)
         count, height, width, inputs = pictures.shape
-        outputs = len(scale)
-        z = torch.empty(count, height // 2, width // 2, outputs)
-
-        def work(first: int, last: int, scratch: Tensor) -> None:
-            _functions().block(
-                _at(pictures, first),
-                _at(filters),
-                _at(scale),
-                _at(shift),
-                _at(z, first),
-                last - first,
-                height,
-                width,
-                inputs,
-                outputs,
-                bool(relu),
-                _at(scratch),
-            )
-
-        _in_threads(count, work, (height, width, inputs, outputs))
+        shape = (height, width, inputs, len(scale))
+        z = torch.empty(count, height // 2, width // 2, len(scale))
+        call = (count, *shape, bool(relu), *_parts(count, shape))
+        _call("block", pictures, filters, scale, shift, z, *call)
         return z.permute(0, 3, 1, 2)
 
     return compute
@@ -123,40 +105,20 @@ class _Learning(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         pictures, filters = _channels_last(x), _transformed(weight)
         count, height, width, inputs = pictures.shape
-        outputs = len(weight)
-        y = torch.empty(count, height, width, outputs)
-        most = torch.empty(count, height // 2, width // 2, outputs)
-        z, place = torch.empty_like(most), torch.empty_like(most, dtype=torch.uint8)
-        shape = (height, width, inputs, outputs)
-
-        def convolve(first: int, last: int, scratch: Tensor) -> Tensor:
-            sums = torch.zeros(2, outputs, dtype=torch.double)
-            _functions().convolution(
-                _at(pictures, first),
-                _at(filters),
-                _at(y, first),
-                _at(sums),
-                last - first,
-                *shape,
-                _at(scratch),
-            )
-            return sums
-
-        own = torch.stack(_in_threads(count, convolve, shape)).sum(0)
-        sums, number = _over_processes(own, count * height * width)
+        shape = (height, width, inputs, len(weight))
+        parts, scratch = _parts(count, shape)
+        y = torch.empty(count, height, width, len(weight))
+        moments = torch.zeros(parts, 2, len(weight), dtype=torch.double)
+        _call("convolution", pictures, filters, y, moments, count, *shape, parts, scratch)
+        sums, number = _over_processes(moments.sum(0), count * height * width)
         mean = sums[0] / number
         variance = (sums[1] / number - mean.square()).clamp_min(0)
         deviation = (variance + epsilon).rsqrt()
         scale = (gamma * deviation).float()
         shift = (beta - mean * gamma * deviation).float()
-
-        def pool(first: int, last: int, _: Tensor) -> None:
-            places = _at(most, first), _at(place, first), _at(z, first)
-            _functions().pooling(
-                _at(y, first), _at(scale), _at(shift), *places, last - first, height, width, outputs, relu
-            )
-
-        _in_threads(count, pool, shape)
+        most = torch.empty(count, height // 2, width // 2, len(weight))
+        z, place = torch.empty_like(most), torch.empty_like(most, dtype=torch.uint8)
+        _call("pooling", y, scale, shift, most, place, z, count, height, width, len(weight), relu, parts)
         ctx.save_for_backward(pictures, filters, y, most, place, scale, shift, mean, deviation, gamma)
         ctx.relu, ctx.number = relu, number
         unbiased = variance * number / (number - 1)
@@ -170,50 +132,27 @@ class _Learning(torch.autograd.Function):
         """Return the gradients of pictures (but for the first block's), filters, γ and β."""
         pictures, filters, y, most, place, scale, shift, mean, deviation, gamma = ctx.saved_tensors
         count, height, width, inputs = pictures.shape
-        outputs, pooled = y.shape[3], (height // 2) * (width // 2)
-        shape = (height, width, inputs, outputs)
-        given = _channels_last(gradient)
-
-        def moments(first: int, last: int, _: Tensor) -> Tensor:
-            sums = torch.zeros(2, outputs, dtype=torch.double)
-            places = _at(given, first), _at(most, first), _at(scale), _at(shift), _at(sums)
-            _functions().back_moments(*places, (last - first) * pooled, outputs, ctx.relu)
-            return sums
-
-        own = torch.stack(_in_threads(count, moments, shape)).sum(0)
+        shape, given = (height, width, inputs, y.shape[3]), _channels_last(gradient)
+        parts, scratch = _parts(count, shape)
+        moments = torch.zeros(parts, 2, y.shape[3], dtype=torch.double)
+        pixels = count * (height // 2) * (width // 2)
+        _call("back_moments", given, most, scale, shift, moments, pixels, y.shape[3], ctx.relu, parts)
+        own = moments.sum(0)
         sums, _number = _over_processes(own, 0)
         # dy = γ / σ · (g − mean of g − ŷ · mean of g ŷ), as a sum of multiples of g, of y and of 1
         by_gradient = gamma * deviation
         by_y = -by_gradient * deviation.square() * (sums[1] - mean * sums[0]) / ctx.number
         constant = -by_gradient * sums[0] / ctx.number - by_y * mean
         channels = torch.stack([scale, shift, by_gradient.float(), by_y.float(), constant.float()])
-        first_block = inputs == _COLOURS
-        dx = torch.empty_like(pictures[:0] if first_block else pictures)
-        back = filters if first_block else filters.transpose(1, 2).contiguous()
-
-        def convolve(first: int, last: int, scratch: Tensor) -> Tensor:
-            changes = torch.zeros_like(filters)
-            _functions().back_convolution(
-                _at(pictures, first),
-                _at(back),
-                _at(y, first),
-                _at(most, first),
-                _at(place, first),
-                _at(given, first),
-                _at(channels),
-                0 if first_block else _at(dx, first),
-                _at(changes),
-                last - first,
-                *shape,
-                ctx.relu,
-                _at(scratch),
-            )
-            return changes
-
-        changes = torch.stack(_in_threads(count, convolve, shape)).sum(0)
+        colours = inputs == _COLOURS
+        dx = torch.empty(0) if colours else torch.empty_like(pictures)
+        back = filters if colours else filters.transpose(1, 2).contiguous()
+        changes = torch.zeros(parts, *filters.shape)
+        call = (count, *shape, ctx.relu, parts, scratch)
+        _call("back_convolution", pictures, back, y, most, place, given, channels, dx, changes, *call)
         dgamma = (own[1] - mean * own[0]) * deviation
-        dx_seen = None if first_block else dx.permute(0, 3, 1, 2)
-        return dx_seen, _filters_of(changes), dgamma.float(), own[0].float(), None, None
+        dx_seen = None if colours else dx.permute(0, 3, 1, 2)
+        return dx_seen, _filters_of(changes.sum(0)), dgamma.float(), own[0].float(), None, None
 
 
 def _transformed(weight: Tensor) -> Tensor:
@@ -236,33 +175,18 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).contiguous()
 
 
-def _at(values: Tensor, first: int = 0) -> int:
-    """Return where a tensor's values begin, or those of its row `first`."""
-    return values.data_ptr() + first * values.stride(0) * values.element_size()
+def _call(name: str, *words: Tensor | int) -> None:
+    """Call a function of `blocks.c`, with the memory of tensors."""
+    getattr(_functions(), name)(*(word.data_ptr() if isinstance(word, Tensor) else word for word in words))
+
+
+def _parts(count: int, shape: tuple[int, int, int, int]) -> tuple[int, Tensor]:
+    """Return among how many threads so many pictures are shared, and the threads' working memory."""
+    parts = min(torch.get_num_threads(), count)
+    return parts, torch.empty(parts, _functions().scratch_floats(*shape))
 
 
 def _over_processes(sums: Tensor, number: int) -> tuple[Tensor, float]:
     """Add up what the processes of a training found."""
     both = workers.total_of(torch.cat([sums.flatten(), torch.tensor([number], dtype=sums.dtype)]))
     return both[:-1].view_as(sums), float(both[-1])
-
-
-def _in_threads(
-    count: int, work: Callable[[int, int, Tensor], Result], shape: tuple[int, int, int, int]
-) -> list[Result]:
-    """Share pictures among as many threads as torch has; `work` gets the first, the last and memory."""
-    parts = min(torch.get_num_threads(), count)
-    bounds = [count * part // parts for part in range(parts + 1)]
-    scratch = torch.empty(parts, _functions().scratch_floats(*shape))
-    results: dict[int, Result] = {}
-
-    def run(part: int) -> None:
-        results[part] = work(bounds[part], bounds[part + 1], scratch[part])
-
-    threads = [threading.Thread(target=run, args=[part]) for part in range(1, parts)]
-    for thread in threads:
-        thread.start()
-    run(0)
-    for thread in threads:
-        thread.join()
-    return [results[part] for part in range(parts)]
