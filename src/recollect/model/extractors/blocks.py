@@ -157,18 +157,23 @@ class _Learning(torch.autograd.Function):
 
 def _transformed(weight: Tensor) -> Tensor:
     """Return filters (out, in, 3, 3) as `blocks.c` wants them: (36, in, out), or (9, 3, out) of colours."""
-    if weight.shape[1] == _COLOURS:
-        return weight.permute(2, 3, 1, 0).flatten(0, 1).contiguous()
-    g = torch.tensor(_FILTERS)
-    return torch.einsum("pi,ocij,qj->pqco", g, weight, g).flatten(0, 1).contiguous()
+    outputs, inputs = weight.shape[:2]
+    filters = weight.permute(2, 3, 1, 0).reshape(9, inputs, outputs).contiguous()
+    return filters if inputs == _COLOURS else (_transform() @ filters.flatten(1)).view(-1, inputs, outputs)
 
 
 def _filters_of(changes: Tensor) -> Tensor:
     """Return gradients of `_transformed` filters as those of the filters."""
-    if changes.shape[1] == _COLOURS:
-        return changes.view(3, 3, *changes.shape[1:]).permute(3, 2, 0, 1)
+    inputs, outputs = changes.shape[1:]
+    filters = changes if inputs == _COLOURS else _transform().T @ changes.flatten(1)
+    return filters.view(3, 3, inputs, outputs).permute(3, 2, 0, 1)
+
+
+@cache
+def _transform() -> Tensor:
+    """Return G ⊗ G (36, 9), by which G g Gᵀ is one product."""
     g = torch.tensor(_FILTERS)
-    return torch.einsum("pqco,pi,qj->ocij", changes.view(6, 6, *changes.shape[1:]), g, g)
+    return torch.kron(g, g)
 
 
 def _channels_last(x: Tensor) -> Tensor:
