@@ -5,8 +5,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import learning, lowshot, memory, meta, onnx, page, recogniser, service
+from benchmarks import blocks, learning, lowshot, memory, meta, onnx, page, recogniser, service
 
+blocks.main()
 learning.main()
 meta.main()
 recogniser.main()

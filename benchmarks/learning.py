@@ -4,7 +4,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from recollect.data.catalogue import load_data
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.evaluation.evaluate import figures, model_figures, model_scores
 from recollect.features import augmented_views, extract
-from recollect.model.extractors import blocks, build_extractor
 from recollect.system import machine
 from recollect.training.config import make_config, read_preset
 from recollect.training.stage1 import BaseClassification
@@ -140,33 +138,8 @@ def plain_speed(*words, steps=30):
     return float(subprocess.check_output([sys.executable, program, *map(str, words), str(steps)]))
 
 
-def layers(extractor, size, batch=128):
-    """A training step and an extraction with the blocks in C, against those with torch's layers."""
-    network, _ = build_extractor(extractor, size=size)
-    x = torch.randn(batch, size, size, 3).permute(0, 3, 1, 2)
-
-    def learn(compute):
-        network.zero_grad()
-        compute(x).square().sum().backward()
-
-    network.train()
-    if not blocks.usable(network.channels, x):
-        print("there is no C compiler: torch's layers do everything")
-        return
-    ours, other = (seconds(partial(learn, compute), 3) for compute in (network, network.blocks))
-    show(f"{extractor} at {size}×{size}, a step of {batch} pictures", ours, other, "with torch's layers")
-    network.eval()
-    with torch.inference_mode():
-        extract_all = network.for_extraction()
-        ours, other = (seconds(partial(compute, x), 3) for compute in (extract_all, network.blocks))
-    show("their features", ours, other, "with torch's layers")
-
-
 def main():
     threads = machine.prepare()
-    for extractor in ("c32f", "c64f", "c128f"):
-        for size in (84, 48, 32):
-            layers(extractor, size)
     split = load_data("glyphs")
     for extractor in ("c32f", "c64f"):
         print(f"{extractor} at 32×32, {threads} threads")

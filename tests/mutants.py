@@ -38,7 +38,72 @@ CALIBRATION = "training/test_calibration.py"
 MAML = "methods/test_maml.py"
 LSTM = "methods/test_meta_lstm.py"
 TEMPORAL = "methods/test_temporal.py"
+BLOCKS = "model/test_blocks.py"
 MUTANTS = [
+    # blocks in C
+    Mutant(
+        "batch norm's gradient without its mean",
+        "model/extractors/blocks.py",
+        "constant = -by_gradient * sums[0] / ctx.number - by_y * mean",
+        "constant = -by_y * mean",
+        BLOCKS,
+    ),
+    Mutant(
+        "a biased running variance",
+        "model/extractors/blocks.py",
+        "unbiased = variance * number / (number - 1)",
+        "unbiased = variance",
+        BLOCKS,
+    ),
+    Mutant(
+        "the gradient passes a closed ReLU",
+        "model/extractors/blocks.c",
+        "gradient = pick(value > 0.0f, gradient, (v8){0});",
+        "",
+        BLOCKS,
+    ),
+    Mutant(
+        "odd rows get no gradient of batch norm",
+        "model/extractors/blocks.c",
+        "for (size c = 2 * along; c < s.width; c++)",
+        "for (size c = 2 * along; c < s.width - 1; c++)",
+        BLOCKS,
+    ),
+    Mutant(
+        "the last pictures of a part are left out",
+        "model/extractors/blocks.c",
+        "#define FIRST(part) (count * (part) / parts)",
+        "#define FIRST(part) (count / parts * (part))",
+        BLOCKS,
+    ),
+    Mutant(
+        "windows that overlap replace each other",
+        "model/extractors/blocks.c",
+        "AT(corner + i * row + j * channels + k) += out[i];",
+        "AT(corner + i * row + j * channels + k) = out[i];",
+        BLOCKS,
+    ),
+    Mutant(
+        "gradients of pictures are silently left out",
+        "model/extractors/blocks.py",
+        " and not x.requires_grad",
+        "",
+        BLOCKS,
+    ),
+    Mutant(
+        "libraries of others are loaded",
+        "system/compiled.py",
+        "found.st_uid != os.geteuid() or found.st_mode & 0o022",
+        "found.st_uid != os.geteuid()",
+        "system/test_compiled.py",
+    ),
+    Mutant(
+        "an old library for a new source",
+        "system/compiled.py",
+        'b"\\0".join([target, " ".join(command).encode(), content])',
+        'b"\\0".join([target, " ".join(command).encode()])',
+        "system/test_compiled.py",
+    ),
     # PostgreSQL
     Mutant(
         "nobody is told of a change, nor looks",
