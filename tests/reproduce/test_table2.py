@@ -192,6 +192,31 @@ def test_rows_of_extractors_are_chosen_by_name(finished, refused, run, tmp_path)
     assert "Unfinished" not in text
 
 
+def test_rows_may_be_added_later(finished, tmp_path):
+    one = tmp_path / "new"
+    for name in ("c64f", "c32f"):
+        shutil.copytree(finished / "runs" / name, one / "runs" / name)
+        reproduced(one, extractors=(name,))
+    assert read(one / "plan.json")["keys"] == ["c32f", "c64f"]
+    text = (one / "table2.md").read_text(encoding="utf-8")
+    assert "| c32f | 1 |" in text
+    assert "| c64f | 1 |" in text
+    assert "--extractors c32f,c64f " in text
+    before = tree(one)
+    reproduced(one, extractors=("c64f",))
+    assert tree(one) == before
+    with pytest.raises(ConfigError, match="tasks: 20 → 30"):
+        reproduced(one, extractors=("c128f",), tasks=30)
+    assert read(one / "plan.json")["keys"] == ["c32f", "c64f"]
+
+
+def test_rows_are_not_added_where_minutes_were_shared_out(finished, tmp_path):
+    plan = {**read(finished / "plan.json"), "keys": ["c32f"], "minutes": 5.0}
+    write_json(tmp_path / "plan.json", plan)
+    with pytest.raises(ConfigError, match=r"keys: .*c32f.* → .*c64f"):
+        reproduced(tmp_path, extractors=("c64f",), minutes=5.0)
+
+
 def test_published_figures_stand_beside_ours_on_the_paper_s_data_alone(finished, tmp_path):
     assert "paper |" not in (finished / "table2.md").read_text(encoding="utf-8")
     timeless(finished, tmp_path)

@@ -106,7 +106,10 @@ def make_plan(
     minutes: float | None = None,
     note: str | None = None,
 ) -> Plan:
-    """Return the plan kept in the folder, which must be for the same, or decide on one."""
+    """Return the plan kept in the folder, which must be for the same, or decide on one.
+
+    Rows that are asked for are added to those of a plan, unless its minutes were shared out among these.
+    """
     taken = sorted(TABLES[table].decided & set(settings or {}))
     if taken:
         raise ConfigError(f"--set {taken[0]}: the rows of {table} set it themselves")
@@ -129,7 +132,10 @@ def make_plan(
     if plan_file(folder).exists():
         plan = read_plan(folder)
         begun = plan.model_dump()
-        fixed = asked.keys() - {"note"}
+        if minutes is None:
+            both = {*plan.keys, *asked["keys"]}
+            asked["keys"] = tuple(row.key for row in TABLES[table].rows if row.key in both)
+        fixed = asked.keys() - ({"note"} if minutes is not None else {"note", "keys"})
         other = [
             f"{name}: {begun[name]} → {asked[name]}" for name in sorted(fixed) if begun[name] != asked[name]
         ]
@@ -137,7 +143,8 @@ def make_plan(
             raise ConfigError(
                 f"{folder} holds another reproduction ({'; '.join(other)}): choose another --out"
             )
-        return plan if note is None else plan.model_copy(update={"note": note})
+        plan = plan if note is None else plan.model_copy(update={"note": note})
+        return plan if plan.keys == asked["keys"] else _with_rows(plan, asked["keys"], data)
     if RunFolder(folder).begun():
         raise ConfigError(f"{folder} is the folder of a single run: choose another --out")
     config, split = _common(asked["preset"], data, asked["settings"])
@@ -153,10 +160,23 @@ def make_plan(
     plan = _with_steps(plan, data, split)
     if minutes is not None:
         plan = _with_steps(plan, data, split, affordable(plan, data, split))
+    _require_trainable(plan, data, split)
+    return plan
+
+
+def _with_rows(plan: Plan, keys: tuple[str, ...], data: str) -> Plan:
+    """Return the plan with more rows; the steps of those that it had stay."""
+    _, split = _common(plan.preset, data, plan.settings)
+    more = _with_steps(plan.model_copy(update={"keys": keys}), data, split)
+    more = more.model_copy(update={"decided": {**more.decided, **plan.decided}})
+    _require_trainable(more, data, split)
+    return more
+
+
+def _require_trainable(plan: Plan, data: str, split: Split) -> None:
     for training in plan.rows.trainings(1):
         wanted = wanted_config(plan, training, data, split)
         find_method(wanted.method).check(wanted, split)
-    return plan
 
 
 def _keys(table: Table, extractors: Sequence[str] | None, methods: Sequence[str] | None) -> tuple[str, ...]:
