@@ -50,8 +50,8 @@ def compare(extractor, size, threads):
 
 def main(out=None):
     most = machine.prepare()
-    if not blocks.usable((), torch.zeros(1)):
-        print("the blocks in C: there is no C compiler here")
+    if not blocks.available():
+        print("the blocks cannot be compiled here")
         return
     rows = [
         compare(extractor, size, threads)

@@ -12,7 +12,15 @@ _home = tempfile.TemporaryDirectory(prefix="recollect-home-")  # removed when py
 for _name in [*os.environ]:
     if _name.startswith(("LC_", "XDG_", "CLICOLOR", "RECOLLECT_")) and _name != "RECOLLECT_DATA":
         del os.environ[_name]
-for _name in ("NO_COLOR", "FORCE_COLOR", "PY_COLORS", "TERMINAL_WIDTH", "GITHUB_ACTIONS", "GOMP_SPINCOUNT"):
+for _name in (
+    "CC",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "PY_COLORS",
+    "TERMINAL_WIDTH",
+    "GITHUB_ACTIONS",
+    "GOMP_SPINCOUNT",
+):
     os.environ.pop(_name, None)
 os.environ |= {
     "HOME": _home.name,

@@ -1,7 +1,6 @@
 """The blocks in C against torch's layers: the same maps, statistics and gradients."""
 
 import copy
-import shutil
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import nn
 
 from recollect.model.extractors import blocks, build_extractor
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not blocks.available(), reason="the blocks cannot be compiled here")
 CHANNELS = [(3, 16), (3, 64), (16, 16), (32, 32), (16, 48), (64, 32)]
 # Even and odd, one tile and many, and all remainders of a tile.
 SIZES = [(2, 2), (3, 5), (4, 4), (6, 7), (9, 8), (10, 10), (21, 13), (42, 42)]
@@ -70,7 +69,7 @@ def test_a_known_block_is_the_one_of_torch(channels, size, relu):
     block = make_block(*channels, relu=relu).eval()
     x = torch.randn(5, channels[0], *size)
     with torch.no_grad():
-        close(blocks.known(block)(x), copy.deepcopy(block).double()(x.double()))
+        close(blocks._known(block)(x), copy.deepcopy(block).double()(x.double()))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 20, 130])
@@ -81,18 +80,20 @@ def test_any_number_of_pictures(count):
     close(blocks.learning(block, x), exact)
 
 
-def test_threads_share_pictures_and_agree():
-    x = torch.randn(7, 32, 12, 12)
-    found = []
-    for threads in (1, 3, 16):
-        torch.set_num_threads(threads)
-        block, inner = make_block(32, 32, relu=True), x.clone().requires_grad_()
-        blocks.learning(block, inner).square().sum().backward()
-        found.append([inner.grad, *(parameter.grad for parameter in block.parameters())])
-    torch.set_num_threads(1)
-    for other in found[1:]:
-        for one, same in zip(found[0], other, strict=True):
-            close(one, same)
+@pytest.mark.parametrize("threads", [2, 3, 16])
+@pytest.mark.parametrize("channels", [(3, 32), (32, 32)], ids=["colours", "maps"])
+def test_threads_share_pictures(channels, threads):
+    torch.set_num_threads(threads)
+    block, x = make_block(*channels, relu=True), torch.randn(7, channels[0], 12, 12)
+    reference = copy.deepcopy(block).double()
+    expected = reference(x.double())
+    weights = torch.randn_like(expected) * decided(copy.deepcopy(reference)[:2](x.double()))
+    (expected * weights).sum().backward()
+    (blocks.learning(block, x) * weights.float()).sum().backward()
+    for found, value in zip(block.parameters(), reference.parameters(), strict=True):
+        close(found.grad, value.grad)
+    with torch.no_grad():
+        close(blocks._known(block.eval())(x), reference.eval()(x.double()))
 
 
 def test_the_same_call_gives_the_same_bits():
@@ -103,39 +104,124 @@ def test_the_same_call_gives_the_same_bits():
         block = make_block(3, 32, relu=True)
         blocks.learning(block, x).sin().sum().backward()
         grads.append([parameter.grad.clone() for parameter in block.parameters()])
-    torch.set_num_threads(1)
     assert all(torch.equal(one, same) for one, same in zip(*grads, strict=True))
 
 
-def in_c(extractor, x, monkeypatch):
-    """Return whether an extractor in training takes the blocks in C."""
-    taken = []
-    learning = blocks.learning
-    monkeypatch.setattr(blocks, "learning", lambda *words: taken.append(1) or learning(*words))
+@pytest.fixture
+def calls(monkeypatch):
+    """Return the functions of `blocks.c` that are called."""
+    found = []
+    call = blocks._call
+    monkeypatch.setattr(blocks, "_call", lambda name, *words: found.append(name) or call(name, *words))
+    return found
+
+
+def learns_in_c(extractor, x, calls):
+    calls.clear()
     extractor.train()(x)
-    return bool(taken)
+    return bool(calls)
 
 
 @pytest.mark.parametrize("name", ["c32f", "c64f", "c128f"])
-def test_extractors_of_the_paper_learn_and_extract_in_c(name, monkeypatch):
+def test_extractors_of_the_paper_learn_and_extract_in_c(name, calls):
     extractor, _ = build_extractor(name, size=21)
     x = torch.randn(4, 3, 21, 21)
-    reference = copy.deepcopy(extractor).double().train()
-    expected = reference(x.double())  # double precision is torch's
-    assert in_c(extractor, x, monkeypatch)
+    expected = copy.deepcopy(extractor).double().train()(x.double())  # double precision is torch's
+    assert not calls
     close(copy.deepcopy(extractor).train()(x), expected)
+    assert calls == ["convolution", "pooling"] * 4
+    calls.clear()
     extractor.eval()
     with torch.no_grad():
         close(extractor.for_extraction()(x), copy.deepcopy(extractor).double()(x.double()))
+    assert calls == ["block"] * 4
 
 
-def test_what_only_torch_can_do_is_left_to_torch(monkeypatch):
+def test_what_only_torch_can_do_is_left_to_torch(calls):
     extractor, _ = build_extractor("c32f", size=16)
     x = torch.randn(4, 3, 16, 16)
-    assert in_c(extractor, x, monkeypatch)
-    assert not in_c(extractor, x.clone().requires_grad_(), monkeypatch)
-    assert not in_c(copy.deepcopy(extractor).double(), x.double(), monkeypatch)
-    assert not in_c(copy.deepcopy(extractor).to("meta"), x.to("meta"), monkeypatch)
+    assert learns_in_c(extractor, x, calls)
+    assert not learns_in_c(extractor, x.clone().requires_grad_(), calls)
+    assert not learns_in_c(copy.deepcopy(extractor).double(), x.double(), calls)
+    assert not learns_in_c(copy.deepcopy(extractor).to("meta"), x.to("meta"), calls)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not learns_in_c(extractor, x, calls)
+
+    def loss(weights):
+        buffers = {name: buffer.clone() for name, buffer in extractor.named_buffers()}
+        return torch.func.functional_call(extractor, {**weights, **buffers}, (x,)).sum()
+
+    calls.clear()
+    gradients = torch.func.grad(loss)(dict(extractor.named_parameters()))
+    assert gradients["blocks.0.0.weight"].shape == (32, 3, 3, 3)
+    assert not calls
+    extractor.train()
+    for block in extractor.blocks:
+        block[1].eval()  # frozen statistics
+    calls.clear()
+    extractor(x)
+    assert not calls
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 16, 16), (2, 1, 16, 16), (2, 3, 8, 8), (2, 3, 4, 4), (3, 16, 16)])
+def test_pictures_that_torch_refuses_are_refused(shape):
+    extractor, _ = build_extractor("c32f", size=16)
+    with pytest.raises((RuntimeError, ValueError)):
+        extractor.train()(torch.randn(shape))
+    with pytest.raises((RuntimeError, ValueError)), torch.no_grad():
+        extractor.eval().for_extraction()(torch.randn(shape))
+
+
+def test_other_kinds_of_numbers_are_extracted_by_torch(calls):
+    extractor, _ = build_extractor("c32f", size=16)
+    x = torch.randn(2, 3, 16, 16, dtype=torch.double)
+    with pytest.raises(RuntimeError), torch.no_grad():
+        extractor.eval().for_extraction()(x)
+    exact = copy.deepcopy(extractor).double()
+    with torch.no_grad():
+        assert torch.equal(exact.for_extraction()(x), exact(x))
+    assert not calls
+
+
+def test_defaults_of_torch_do_not_reach_c():
+    block, x = make_block(16, 16, relu=True), torch.randn(2, 16, 6, 6)
+    expected = blocks.learning(copy.deepcopy(block), x)
+    blocks._transform.cache_clear()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        with torch.device("meta"):
+            found = blocks.learning(copy.deepcopy(block), x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, expected)
+
+
+def test_memory_of_another_kind_never_reaches_c():
+    for wrong in (torch.zeros(4, device="meta"), torch.zeros(4, 4).T, torch.zeros(4, dtype=torch.half)):
+        with pytest.raises(ValueError, match="dense tensors on the CPU"):
+            blocks._call("pooling", wrong)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("place", [(2, 2), (2, 3), (3, 2), (3, 3)])
+@pytest.mark.parametrize("inputs", [3, 16])
+def test_what_is_not_a_number_stays_so(inputs, relu, place):
+    """As in torch, so that a damaged model is noticed."""
+    block, x = make_block(inputs, 16, relu=relu), torch.randn(1, inputs, 8, 8)
+    x[0, 1, *place] = torch.nan
+    with torch.no_grad():
+        found, expected = (compute(x).isnan() for compute in (blocks._known(block.eval()), block))
+    assert (found >= expected).all()
+    assert expected.any()
+    if inputs == 3:  # Winograd's tiles are not a number as a whole
+        assert torch.equal(found, expected)
+    assert blocks.learning(block.train(), x).isnan().all()
+
+
+def test_features_may_be_changed_in_place():
+    extractor, _ = build_extractor("c32f", size=16)
+    features = extractor.train()(torch.randn(4, 3, 16, 16))
+    features.mul_(2).sum().backward()
 
 
 def test_second_derivatives_are_refused_and_not_wrong():
@@ -146,11 +232,20 @@ def test_second_derivatives_are_refused_and_not_wrong():
         gradient.sum().backward()
 
 
-def test_without_a_compiler_torch_does_everything(monkeypatch):
+def test_without_a_compiler_torch_does_everything(monkeypatch, calls):
     extractor, _ = build_extractor("c32f", size=16)
     x = torch.randn(4, 3, 16, 16)
-    expected = copy.deepcopy(extractor).train()(x)
+    learned, extracted = copy.deepcopy(extractor).train()(x), extractor.eval().for_extraction()(x)
     monkeypatch.setattr(blocks, "_functions", lambda: None)
-    assert not in_c(extractor, x, monkeypatch)
-    torch.testing.assert_close(copy.deepcopy(extractor).train()(x), expected, rtol=1e-4, atol=1e-4)
-    assert extractor.for_extraction() is extractor
+    assert not blocks.available()
+    assert not learns_in_c(copy.deepcopy(extractor), x, calls)
+    torch.testing.assert_close(copy.deepcopy(extractor).train()(x), learned, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(extractor.eval().for_extraction()(x), extracted, rtol=1e-4, atol=1e-4)
+    assert not calls
+
+
+def test_processes_that_compute_together_compute_alike(monkeypatch, calls):
+    extractor, _ = build_extractor("c32f", size=16)
+    monkeypatch.setattr(blocks, "_left_to_torch", [])
+    blocks.leave_to_torch()
+    assert not learns_in_c(extractor, torch.randn(4, 3, 16, 16), calls)

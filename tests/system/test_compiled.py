@@ -1,13 +1,15 @@
 """C code that is compiled when it is first needed."""
 
 import logging
+import os
 import shutil
 
 import pytest
 
+from recollect.model.extractors import blocks
 from recollect.system import compiled
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not blocks.available(), reason="the blocks cannot be compiled here")
 
 
 @pytest.fixture
@@ -55,17 +57,49 @@ def test_a_library_that_others_could_have_written_is_not_loaded(source, tmp_path
         folder.symlink_to(tmp_path / "elsewhere")
     else:
         (folder if which == "folder" else library).chmod(0o777)
-    assert "others may write to it" in refused(source, caplog)
+    assert "could have been changed by others: remove it" in refused(source, caplog)
 
 
-def test_a_damaged_library_is_not_used(source, caplog):
-    compiled._compiled(shutil.which("cc"), source).write_bytes(b"no library")
-    assert "could not be used" in refused(source, caplog)
+def test_nothing_is_written_to_a_folder_of_others(source, tmp_path, caplog):
+    folder = tmp_path / "cache" / "compiled"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    assert str(folder) in refused(source, caplog)
+    assert not [*folder.iterdir()]
+
+
+def test_a_place_that_others_could_take_is_refused(source, tmp_path, caplog):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    assert f"everyone may write to {tmp_path / 'cache'}: set RECOLLECT_CACHE" in refused(source, caplog)
+    (tmp_path / "cache").chmod(0o1777)  # as /tmp is
+    assert load(source).three() == 3
+
+
+@pytest.mark.parametrize("left", [0, 1000, 4096, 8192])
+def test_a_damaged_library_is_compiled_again(source, left):
+    path = compiled._compiled(["cc"], source)
+    os.truncate(path, left)
+    assert load(source).three() == 3
+
+
+def test_the_cache_is_for_its_owner_alone(source, tmp_path):
+    load(source)
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_compiler_may_have_options(source, monkeypatch, caplog):
+    monkeypatch.setenv("CC", f"{shutil.which('cc')} -O1")
+    assert load(source).three() == 3
+    monkeypatch.setenv("CC", "'no compiler' -O1")
+    assert "there is no C compiler 'no compiler'" in refused(source, caplog)
+    monkeypatch.setenv("CC", "'unfinished")
+    assert "could not be compiled" in refused(source, caplog)
 
 
 def test_without_a_compiler_there_is_no_library(source, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "no C compiler" in refused(source, caplog)
+    assert "there is no C compiler 'cc'" in refused(source, caplog)
 
 
 def test_compiling_can_be_switched_off(source, tmp_path, monkeypatch, caplog):
@@ -76,11 +110,12 @@ def test_compiling_can_be_switched_off(source, tmp_path, monkeypatch, caplog):
 
 def test_code_that_does_not_compile_leaves_nothing(source, tmp_path, caplog):
     source.write_text("no C")
-    assert "could not be used" in refused(source, caplog)
+    assert "small.c could not be compiled: " in refused(source, caplog)
+    assert "exit status" not in caplog.text
     assert not [*(tmp_path / "cache" / "compiled").iterdir()]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(source, tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RECOLLECT_CACHE", str(tmp_path / "file"))
-    assert "could not be used" in refused(source, caplog)
+    assert "could not be compiled" in refused(source, caplog)

@@ -49,7 +49,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
                 with Path(folder, path.name).open("rb") as file, path.open("ab") as device:
                     shutil.copyfileobj(file, device)
             return
-        _make_folder(path.parent)
+        make_folder(path.parent)
         part = _part(path)
         part.touch(exist_ok=False)
         try:
@@ -69,7 +69,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     Where another writer was faster, its folder stays and ours is dropped.
     """
     with clear_write_errors(path):
-        _make_folder(path.parent)
+        make_folder(path.parent)
         _remove_stale(path)
         part = _part(path)
         part.mkdir(mode=_mode(part))
@@ -90,7 +90,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Lock a folder for one writer, and remove what a killed one left; refuse if another holds it."""
     lock = FileLock(folder / ".lock")  # links are not followed, nothing is emptied
     with clear_write_errors(folder):
-        _make_folder(folder)
+        make_folder(folder)
         if not _is_plain(folder / ".lock"):
             raise StorageError(f"{folder / '.lock'} is not a file that recollect wrote: remove it")
         try:
@@ -128,7 +128,7 @@ def _is_device(path: Path) -> bool:
     return True
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Make a folder and those around it; in the cache, which holds photographs, for their owner alone."""
     for each in reversed((folder, *folder.parents)):
         if not each.is_dir():

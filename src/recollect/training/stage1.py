@@ -16,6 +16,7 @@ from recollect.data.augment import Augmentation, shrink
 from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
+from recollect.model.extractors import blocks
 from recollect.model.model import Model
 from recollect.modelfile import FILE_NAME, load_model
 from recollect.system import machine, workers
@@ -45,6 +46,8 @@ class BaseClassification(Stage):
         self.loss_kind = config.stage1.loss
         self.judgement = Judgement(split, (1,), config)
         self.teacher = Teacher(config.stage1.teacher, model) if config.stage1.teacher else None
+        if workers.any_of(not blocks.available(), model.mean.device):
+            blocks.leave_to_torch()  # all processes must compute alike
         if workers.count() > 1 and self.loss_kind == "batch-sgm":
             raise ConfigError("stage1.loss=batch-sgm looks at whole batches: train it in one process")
         self.part = workers.share_of(self.batches.batch)

@@ -53,7 +53,10 @@ class Extractor(nn.Module, ABC):
         return self
 
     def for_extraction(self) -> Callable[[Tensor], Tensor]:
-        """Return what gives the same features, up to rounding, of very many pictures."""
+        """Return a function that computes the same features, up to rounding, of large numbers of pictures.
+
+        The extractor must be in evaluation mode and stay as it is meanwhile. There are no gradients.
+        """
         return self.for_inference()
 
 

@@ -4,7 +4,10 @@
    F(4×4, 3×3) (Lavin & Gray, 2016): Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A turns tiles of 6×6 inputs into 4×4 outputs
    with 36 products in place of 144; its gradients are those of the same formula. The caller transforms the
    filters: u = G g Gᵀ (36, in, out). The products of a position are one matrix product over all tiles of a few
-   pictures, small enough for the processor's caches. Everything between two convolutions is done in passing. */
+   pictures, small enough for the processor's caches. Everything between two convolutions is fused into their passes.
+
+   Callers guarantee what nothing here checks: dense float32 of the given shapes, pictures of 2×2 or more, and
+   channels in multiples of 16 except for the three colours. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -20,13 +23,13 @@ typedef ptrdiff_t size;
 #define INLINE static inline __attribute__((always_inline))
 
 /* Pictures are shared among threads, a part each: from FIRST(part) to FIRST(part + 1). OpenMP's threads are
-   those of torch. */
+   those of torch, where torch brings the same library. */
 #define EACH_PART                                                          \
     _Pragma("omp parallel for num_threads(parts) schedule(static, 1)") \
     for (size part = 0; part < parts; part++)
 #define FIRST(part) (count * (part) / parts)
 
-enum { TILE = 4, POSITIONS = 36, FEW = 32 };
+enum { COLOURS = 3, TILE = 4, POSITIONS = 36, FEW = 32 };
 
 typedef struct {
     size height, width, in, out;
@@ -159,8 +162,8 @@ static size padded(Shape s, size channels)
 size scratch_floats(size height, size width, size in, size out)
 {
     const Shape s = {height, width, in, out};
-    const size step = in == 3 ? 1 : together(s), wider = in > out ? in : out, tiles = step * tiles_of(s);
-    const size own = in == 3 ? (height + 2) * (width + 2) * 3 + 2 * width * out
+    const size step = in == COLOURS ? 1 : together(s), wider = in > out ? in : out, tiles = step * tiles_of(s);
+    const size own = in == COLOURS ? (height + 2) * (width + 2) * COLOURS + 2 * width * out
                              : padded(s, wider) + POSITIONS * tiles * (2 * wider + in);
     return step * height * width * out + own;
 }
@@ -328,7 +331,7 @@ void convolution(const float *x, const float *u, float *y, double *sums, size co
                  size in, size out, size parts, float *scratch)
 {
     const Shape s = {height, width, in, out};
-    const size pixels = height * width, step = in == 3 ? 1 : together(s);
+    const size pixels = height * width, step = in == COLOURS ? 1 : together(s);
     EACH_PART
     {
         float *own = scratch + part * scratch_floats(height, width, in, out);
@@ -337,7 +340,7 @@ void convolution(const float *x, const float *u, float *y, double *sums, size co
             const size now = n + step < last ? step : last - n;
             const float *from = x + n * pixels * in;
             float *to = y + n * pixels * out;
-            if (in == 3) convolve_colours(from, u, to, s, own);
+            if (in == COLOURS) convolve_colours(from, u, to, s, own);
             else convolve(from, u, to, s, now, own);
             add_moments(to, now * pixels, out, sums + part * 2 * out);
         }
@@ -361,11 +364,11 @@ INLINE void pool(const float *y, const float *scale, const float *shift, float *
                 for (int i = 1; i < 4; i++) {
                     const v8 other = FROM(from + ((i >> 1) * width + (i & 1)) * channels + k);
                     const v8 scaled = other * by + plus;
-                    const v8i larger = scaled > best;
+                    const v8i larger = ~(scaled <= best) & (best == best); /* NaN wins, as in torch */
                     best = pick(larger, scaled, best);
                     if (keep) value = pick(larger, other, value), where = (larger & i) | (~larger & where);
                 }
-                if (relu) best = pick(best > 0.0f, best, (v8){0});
+                if (relu) best = pick(best <= 0.0f, (v8){0}, best);
                 AT(z + to + k) = best;
                 if (keep) {
                     AT(most + to + k) = value;
@@ -391,14 +394,14 @@ void block(const float *x, const float *u, const float *scale, const float *shif
 {
     const Shape s = {height, width, in, out};
     const size pixels = height * width, pooled = (height / 2) * (width / 2) * out;
-    const size step = in == 3 ? 1 : together(s);
+    const size step = in == COLOURS ? 1 : together(s);
     EACH_PART
     {
         float *y = scratch + part * scratch_floats(height, width, in, out), *own = y + step * pixels * out;
         const size last = FIRST(part + 1);
         for (size n = FIRST(part); n < last; n += step) {
             const size now = n + step < last ? step : last - n;
-            if (in == 3) convolve_colours(x + n * pixels * in, u, y, s, own);
+            if (in == COLOURS) convolve_colours(x + n * pixels * in, u, y, s, own);
             else convolve(x + n * pixels * in, u, y, s, now, own);
             for (size i = 0; i < now; i++)
                 pool(y + i * pixels * out, scale, shift, NULL, NULL, z + (n + i) * pooled, height, width, out,
@@ -407,7 +410,7 @@ void block(const float *x, const float *u, const float *scale, const float *shif
     }
 }
 
-/* Sums (parts, 2, channels) of the gradient that passes ReLU, and of its product with y, of so many pixels. */
+/* Sums (parts, 2, channels) of the gradient that passes ReLU, and of its product with y, over `count` pixels. */
 void back_moments(const float *gradient, const float *most, const float *scale, const float *shift,
                   double *sums, size count, size channels, int relu, size parts)
 {
@@ -417,14 +420,14 @@ void back_moments(const float *gradient, const float *most, const float *scale, 
         double *own = sums + part * 2 * channels;
         for (size k = 0; k < channels; k += 8) {
             const v8 by = FROM(scale + k), plus = FROM(shift + k);
-            v8 sum = {0}, product = {0};
+            v8 sum = {0}, with_y = {0};
             for (size p = from; p < until; p++) {
                 const v8 value = FROM(most + p * channels + k);
                 v8 passed = FROM(gradient + p * channels + k);
-                if (relu) passed = pick(value * by + plus > 0.0f, passed, (v8){0});
-                sum += passed, product += passed * value;
+                if (relu) passed = pick(value * by + plus <= 0.0f, (v8){0}, passed);
+                sum += passed, with_y += passed * value;
             }
-            add_vector(own + k, sum), add_vector(own + channels + k, product);
+            add_vector(own + k, sum), add_vector(own + channels + k, with_y);
         }
     }
 }
@@ -450,7 +453,7 @@ static void back_rows(const Back *back, const float *y, float *dy, size dy_row, 
             v8 gradient = FROM(back->gradient + from + k) * FROM(back->by_gradient + k);
             if (back->relu) {
                 const v8 value = FROM(back->most + from + k) * FROM(back->scale + k) + FROM(back->shift + k);
-                gradient = pick(value > 0.0f, gradient, (v8){0});
+                gradient = pick(value <= 0.0f, (v8){0}, gradient);
             }
             for (int i = 0; i < 4; i++) {
                 const size row = i >> 1, column = 2 * c + (i & 1);
@@ -522,16 +525,16 @@ static void back_convolve(const Back *back, const float *x, const float *u_trans
     }
 }
 
-/* Gradients of the picture (but for three channels) and, added to du (parts, …), of the filters. `channels`
-   (5, out) are the last members of `Back`. */
+/* Gradients of the pictures (except for colours) and, added to du (parts, …), of the filters. `channels` (5, out)
+   are scale, shift, by_gradient, by_y and constant. */
 void back_convolution(const float *x, const float *u_transposed, const float *y, const float *most,
                       const uint8_t *place, const float *gradient, const float *channels, float *dx, float *du,
                       size count, size height, size width, size in, size out, int relu, size parts,
                       float *scratch)
 {
     const Shape s = {height, width, in, out};
-    const size pixels = height * width, step = in == 3 ? 1 : together(s);
-    const size filters = (in == 3 ? 9 : POSITIONS) * in * out;
+    const size pixels = height * width, step = in == COLOURS ? 1 : together(s);
+    const size filters = (in == COLOURS ? 9 : POSITIONS) * in * out;
     const Back back = {gradient, most, place, channels, channels + out, channels + 2 * out,
                        channels + 3 * out, channels + 4 * out, relu};
     EACH_PART
@@ -541,7 +544,7 @@ void back_convolution(const float *x, const float *u_transposed, const float *y,
         for (size n = FIRST(part); n < last; n += step) {
             const size now = n + step < last ? step : last - n;
             const Back these = picture(back, n, s);
-            if (in == 3) back_colours(&these, x + n * pixels * 3, y + n * pixels * out, changes, s, own);
+            if (in == COLOURS) back_colours(&these, x + n * pixels * 3, y + n * pixels * out, changes, s, own);
             else
                 back_convolve(&these, x + n * pixels * in, u_transposed, y + n * pixels * out,
                               dx + n * pixels * in, changes, s, now, own);

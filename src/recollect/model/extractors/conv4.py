@@ -45,18 +45,23 @@ class Conv4(Extractor):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the flattened map of the last block, (n, d)."""
-        if self.training and blocks.usable(self.channels, x):
+        if self.training and blocks.usable(self._blocks, x, training=True):
             maps = reduce(lambda maps, block: blocks.learning(block, maps), self._blocks, x)
         else:
             maps = self.blocks(x)
         return maps.flatten(1)
 
     def for_extraction(self) -> Callable[[Tensor], Tensor]:
-        """Return what computes the same in evaluation mode, in C if possible."""
-        if not blocks.usable(self.channels, next(self.parameters()).detach()):
-            return self.for_inference()
-        computed = [blocks.known(block) for block in self._blocks]
-        return lambda x: reduce(lambda maps, block: block(maps), computed, x).flatten(1)
+        """Return a function that extracts with the weights as they are now, in C if possible."""
+        computed = blocks.known(self._blocks)
+
+        def extract(x: Tensor) -> Tensor:
+            if computed and blocks.usable(self._blocks, x, training=False):
+                return reduce(lambda maps, block: block(maps), computed, x).flatten(1)
+            features: Tensor = self(x)
+            return features
+
+        return extract
 
     @property
     def _blocks(self) -> list[nn.Sequential]:
