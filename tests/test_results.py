@@ -428,3 +428,10 @@ def test_the_methods_on_cifar_fs_are_those_of_the_reproduction():
         cells = [" / ".join(dict.fromkeys(row[name].values())) for name in ("novel", "images", "minutes")]
         (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {titles[key]} | {cells[0]} |")]
         assert line.endswith(f"| {cells[1]} | {cells[2]} |")
+
+
+def test_the_speed_of_the_blocks_in_c_is_as_measured():
+    for row in read("blocks.json")["rows"]:
+        cells = [f"{ours} | {other} | {ours / other:.1f}" for ours, other in (row["learn"], row["extract"])]
+        name = f"| {row['extractor']}, {row['size']}×{row['size']} | {row['threads']} |"
+        assert f"{name} {' | '.join(cells)} |" in PAGE
