@@ -59,7 +59,6 @@ class StageOne(Value):
     crops: Annotated[bool, _added(False)] = False  # random-resized crops in place of padded ones
     jitter: Annotated[float, Field(ge=0, lt=1), _added(0.0)] = 0.0  # of brightness, contrast, saturation
     flip: Annotated[bool, _added(True)] = True  # where a mirror image is of the same category
-    teacher: Annotated[str | None, _added(None)] = None  # a model whose scores are learned, half and half
 
     def small_share(self, size: int) -> float:
         """Return the time of the whole stage, relative to one with all pictures of `size` × `size`."""

@@ -1,4 +1,4 @@
-"""Losses of stage 1: cross-entropy, with a squared gradient magnitude (Hariharan & Girshick) or a teacher.
+"""Losses of stage 1: cross-entropy, alone or with a squared gradient magnitude (Hariharan & Girshick, 2017).
 
 A classifier that is already good for few examples has small gradients on them: the penalty asks of the
 features that the gradient of the last layer, (p − onehot) zᵀ, be small, for each example or in the mean.
@@ -15,7 +15,6 @@ from torch.nn import functional as F
 LossKind = Literal["cross-entropy", "sgm", "batch-sgm"]
 SGM_WEIGHT = 0.02
 BATCH_SGM_WEIGHT = 5.0
-TEMPERATURE = 2.0
 RISE = 0.5  # of the steps, after which the penalty has its full weight
 
 
@@ -30,10 +29,3 @@ def stage_one_loss(kind: LossKind, scores: Tensor, targets: Tensor, z: Tensor, s
         # ‖(p − onehot) zᵀ‖² = ‖p − onehot‖² · ‖z‖²: no matrix for each example
         return loss + rise * SGM_WEIGHT * (error.square().sum(dim=1) * z.square().sum(dim=1)).mean()
     return loss + rise * BATCH_SGM_WEIGHT * (error.T @ z / len(z)).square().sum()
-
-
-def distilled_loss(loss: Tensor, scores: Tensor, taught: Tensor) -> Tensor:
-    """Return half a loss and half of what scores (n, k) lack of a teacher's (Hinton et al., 2015)."""
-    own, others = (values.div(TEMPERATURE).log_softmax(dim=1) for values in (scores, taught))
-    apart = F.kl_div(own, others, reduction="batchmean", log_target=True)
-    return (loss + TEMPERATURE**2 * apart) / 2

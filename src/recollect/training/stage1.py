@@ -3,7 +3,6 @@
 from collections.abc import Callable, Generator
 from itertools import count
 from math import ceil
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +17,10 @@ from recollect.data.splits import Split
 from recollect.errors import ConfigError
 from recollect.model.extractors import blocks
 from recollect.model.model import Model
-from recollect.modelfile import FILE_NAME, load_model
 from recollect.system import machine, workers
 from recollect.training.config import Config, SmallFirst, StageOne
 from recollect.training.loop import Stage
-from recollect.training.losses import distilled_loss, stage_one_loss
+from recollect.training.losses import stage_one_loss
 from recollect.training.selection import Judgement
 
 Ints = npt.NDArray[np.int64]
@@ -45,7 +43,6 @@ class BaseClassification(Stage):
         self.small = small_pictures(model, config.stage1)
         self.loss_kind = config.stage1.loss
         self.judgement = Judgement(split, (1,), config)
-        self.teacher = Teacher(config.stage1.teacher, model) if config.stage1.teacher else None
         if workers.any_of(not blocks.available(), model.mean.device):
             blocks.leave_to_torch()  # all processes must compute alike
         if workers.count() > 1 and self.loss_kind == "batch-sgm":
@@ -76,8 +73,6 @@ class BaseClassification(Stage):
         weight = len(rows) * workers.count() / batch
         right = (scores.argmax(1) == targets).float().mean()
         loss = stage_one_loss(self.loss_kind, scores, targets, features, step / self.steps)
-        if self.teacher is not None:
-            loss = distilled_loss(loss, scores, self.teacher.scores(pixels.to(device)))
         return loss * weight, right * weight
 
     def features(self, pixels: Tensor, step: int) -> Tensor:
@@ -105,24 +100,6 @@ class BaseClassification(Stage):
         """Return validation figures at 1 shot with plain means."""
         novel, base = self.judgement.features(self.model)
         return self.judgement.figures(self.model, novel, base)
-
-
-class Teacher:
-    """A trained model whose scores of the same pictures are learned, too."""
-
-    def __init__(self, path: str, pupil: Model) -> None:
-        file = Path(path, FILE_NAME) if Path(path).is_dir() else Path(path)
-        self.model = load_model(file).to(pupil.mean.device).eval()
-        for name in ("categories", "preprocessing"):
-            if getattr(self.model.spec, name) != getattr(pupil.spec, name):
-                raise ConfigError(f"stage1.teacher={path} has other {name}: train it on the same data")
-        self._extractor = self.model.extractor.for_extraction()
-
-    @torch.no_grad()
-    def scores(self, pixels: Tensor) -> Tensor:
-        """Return the scores (n, k) of base categories."""
-        scores: Tensor = self.model.classifier(self.model.embed(pixels, self._extractor))
-        return scores
 
 
 class _Scores(nn.Module):
