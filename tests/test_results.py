@@ -435,3 +435,12 @@ def test_the_speed_of_the_blocks_in_c_is_as_measured():
         cells = [f"{ours} | {other} | {ours / other:.1f}" for ours, other in (row["learn"], row["extract"])]
         name = f"| {row['extractor']}, {row['size']}×{row['size']} | {row['threads']} |"
         assert f"{name} {' | '.join(cells)} |" in PAGE
+
+
+def test_the_recipe_on_cifar_fs_is_as_measured():
+    one, five = read("table2-cifar-fs/results/c64f.json")["report"]["results"]
+    novel, both = (f"{cell(one[name])} / {cell(five[name])}" for name in ("novel", "both_calibrated"))
+    assert f"| the recipe | {novel} | {cell(one['base'])} | {both} |" in PAGE
+    for row in read("table2-cifar-fs/shots.json")["results"]:
+        cells = [cell(row[name]) for name in ("novel", "both", "both_calibrated")]
+        assert f"| {row['shots']} | {' | '.join(cells)} |" in PAGE
