@@ -92,14 +92,14 @@ def test_a_compiler_may_have_options(source, monkeypatch, caplog):
     monkeypatch.setenv("CC", f"{shutil.which('cc')} -O1")
     assert load(source).three() == 3
     monkeypatch.setenv("CC", "'no compiler' -O1")
-    assert "there is no C compiler 'no compiler'" in refused(source, caplog)
+    assert "no C compiler is called 'no compiler'" in refused(source, caplog)
     monkeypatch.setenv("CC", "'unfinished")
     assert "could not be compiled" in refused(source, caplog)
 
 
 def test_without_a_compiler_there_is_no_library(source, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "there is no C compiler 'cc'" in refused(source, caplog)
+    assert "no C compiler is called 'cc'" in refused(source, caplog)
 
 
 def test_compiling_can_be_switched_off(source, tmp_path, monkeypatch, caplog):

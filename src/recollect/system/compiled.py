@@ -29,11 +29,11 @@ def library(source: Path) -> ctypes.CDLL | None:
     if os.environ.get(OFF) == "0" or os.name != "posix":
         return None
     try:
-        compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+        named = shlex.split(os.environ.get("CC", ""))
+        compiler = named or ["cc"]
         if shutil.which(compiler[0]) is None:
-            log.info(
-                "there is no C compiler '%s': training on the CPU takes about twice as long", compiler[0]
-            )
+            level = logging.WARNING if named else logging.INFO
+            log.log(level, "no C compiler is called '%s': training on the CPU takes longer", compiler[0])
             return None
         return ctypes.CDLL(str(_compiled(compiler, source)))
     except StorageError as error:
