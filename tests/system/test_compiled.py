@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from recollect.model.extractors import blocks
-from recollect.system import compiled
+from recollect.system import compiled, machine
 
 pytestmark = pytest.mark.skipif(not blocks.available(), reason="the blocks cannot be compiled here")
 
@@ -22,7 +22,7 @@ def source(tmp_path, monkeypatch):
 
 def load(path):
     """Load as a new process would."""
-    return compiled.library.__wrapped__(path)
+    return compiled._load(path)
 
 
 def refused(path, caplog):
@@ -119,3 +119,16 @@ def test_a_cache_that_cannot_be_written_is_no_error(source, tmp_path, monkeypatc
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RECOLLECT_CACHE", str(tmp_path / "file"))
     assert "could not be compiled" in refused(source, caplog)
+
+
+def test_what_could_not_be_compiled_is_tried_again_by_the_next_training(source, monkeypatch):
+    monkeypatch.setattr(compiled, "_libraries", {})
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")
+        assert compiled.library(source) is None
+    assert compiled.library(source) is None, "every step would try again"
+    machine.prepare(1)
+    assert compiled.library(source).three() == 3
+    loaded = compiled.library(source)
+    machine.prepare(1)
+    assert compiled.library(source) is loaded

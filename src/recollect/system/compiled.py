@@ -10,7 +10,6 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from functools import cache
 from pathlib import Path
 
 from recollect.errors import StorageError
@@ -23,9 +22,23 @@ _FLAGS = ("-fopenmp", "-O3", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared"
 _SECONDS = 120  # that a compiler may take
 
 
-@cache
+_libraries: dict[Path, ctypes.CDLL | None] = {}
+
+
 def library(source: Path) -> ctypes.CDLL | None:
-    """Return the functions of a C file, or `None` if it cannot be compiled or loaded."""
+    """Return the functions of a C file, or `None` if it cannot be compiled or loaded; tries it once."""
+    if source not in _libraries:
+        _libraries[source] = _load(source)
+    return _libraries[source]
+
+
+def forget_failures() -> None:
+    """Try again what could not be compiled, as when the disk was full."""
+    for source in [source for source, found in _libraries.items() if found is None]:
+        del _libraries[source]
+
+
+def _load(source: Path) -> ctypes.CDLL | None:
     if os.environ.get(OFF) == "0" or os.name != "posix":
         return None
     try:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from recollect.errors import ConfigError
+from recollect.system import compiled
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +48,7 @@ def prepare(threads: int | None = None) -> int:
     set_threads(threads)
     torch.backends.cudnn.deterministic = True  # the same seed gives the same weights
     keep_freed_memory()
+    compiled.forget_failures()
     return torch.get_num_threads()
 
 

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from recollect.system import compiled, workers
 
+_SOURCE = Path(__file__).with_name("blocks.c")
 _left_to_torch: list[bool] = []
 _COLOURS = 3
 _VECTOR = 16  # channels that are computed together
@@ -39,10 +40,9 @@ _ARGUMENTS = {
 }
 
 
-@cache
 def _functions() -> Any:  # noqa: ANN401
-    found = compiled.library(Path(__file__).with_name("blocks.c"))
-    if found is not None:
+    found = compiled.library(_SOURCE)
+    if found is not None and found.block.argtypes is None:
         for name, arguments in _ARGUMENTS.items():
             getattr(found, name).argtypes, getattr(found, name).restype = arguments, None
         found.scratch_floats.restype = _SIZE
