@@ -43,7 +43,7 @@ class BaseClassification(Stage):
         self.small = small_pictures(model, config.stage1)
         self.loss_kind = config.stage1.loss
         self.judgement = Judgement(split, (1,), config)
-        if workers.any_of(not blocks.available(), model.mean.device):
+        if workers.count() > 1 and workers.any_of(not blocks.available(), model.mean.device):
             blocks.leave_to_torch()  # all processes must compute alike
         if workers.count() > 1 and self.loss_kind == "batch-sgm":
             raise ConfigError("stage1.loss=batch-sgm looks at whole batches: train it in one process")
