@@ -444,3 +444,13 @@ def test_the_recipe_on_cifar_fs_is_as_measured():
     for row in read("table2-cifar-fs/shots.json")["results"]:
         cells = [cell(row[name]) for name in ("novel", "both", "both_calibrated")]
         assert f"| {row['shots']} | {' | '.join(cells)} |" in PAGE
+
+
+def test_the_methods_on_mini_imagenet_are_those_of_the_reproduction():
+    titles = {row.key: row.title.removesuffix(", c32f") for row in TABLE_2.rows}
+    for key in ("maml", "meta-lstm", "temporal"):
+        one, five = (read(f"methods-mini-imagenet/results/{key}-{shots}-shot.json") for shots in (1, 5))
+        novel = " / ".join(cell(found["report"]["results"][0]["novel"]) for found in (one, five))
+        tasks = f"{one['episodes_seen']} / {five['episodes_seen']}"
+        (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {titles[key]} | {novel} |")]
+        assert f"| {tasks} |" in line
