@@ -104,7 +104,7 @@ class Looking:
     def close(self) -> None:
         found = [text for text in self.errors if not any(word in text for word in self.expected)]
         self.context.close()
-        assert found == []
+        assert found == [], found  # pytest does not explain assertions outside of test files
 
     # What a person sees
 

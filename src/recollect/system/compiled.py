@@ -20,9 +20,7 @@ OFF = "RECOLLECT_COMPILE"  # set to 0, nothing is compiled and torch does everyt
 # Torch brings an OpenMP library of the same name, which is loaded already: both share their threads.
 _FLAGS = ("-fopenmp", "-O3", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared")
 _SECONDS = 120  # that a compiler may take
-
-
-_libraries: dict[Path, ctypes.CDLL | None] = {}
+_libraries: dict[Path, ctypes.CDLL | None] = {}  # by source; `None` where it failed
 
 
 def library(source: Path) -> ctypes.CDLL | None:
