@@ -336,6 +336,27 @@ def test_a_body_is_not_read_before_the_token_was_seen(guarded):
     assert guarded.call("PATCH", "/v1/categories/okapi", nested, **with_token).status == 413
 
 
+def test_a_refused_client_may_send_the_rest_before_it_reads_its_answer(guarded):
+    head = b"PATCH /v1/categories/okapi HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000\r\n\r\n"
+    with socket.create_connection(guarded.address, timeout=30) as sock:
+        sock.sendall(head)
+        found = sock.recv(65536)
+        for _ in range(5):
+            sock.sendall(bytes(10_000))
+            time.sleep(0.05)
+        while part := sock.recv(65536):
+            found += part
+    assert found.startswith(b"HTTP/1.1 401 ")
+    assert b"connection: close" in found
+
+
+def test_a_refused_client_that_sends_no_more_is_not_waited_for(guarded):
+    head = b"PATCH /v1/categories/okapi HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000\r\n\r\n"
+    began = time.monotonic()
+    assert guarded.raw(head, timeout=30).startswith(b"HTTP/1.1 401 ")
+    assert time.monotonic() - began < 20
+
+
 def test_calls_that_wait_are_not_too_many(service):
     release = threading.Event()
     categories = service.engine.recognizer.categories

@@ -1,5 +1,7 @@
 """What every request passes: whom it is for, where it comes from, how large it is; and a line in the log."""
 
+import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -24,6 +26,7 @@ _log = logging.getLogger(__name__)
 _requests = logging.getLogger(REQUESTS)
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _HEADERS = {name.encode(): value.encode() for name, value in HEADERS.items()}
+_LINGER = 2.0  # seconds for the rest of a body that is not wanted
 _GONE = 499  # in the log: the client went away before its answer
 
 
@@ -51,7 +54,7 @@ class Gate:
             _log.exception("a bug, in the answer to %s", one_line(scope["path"]))
             await passage.refuse(Problem(500, "a bug of the service; its log says more"))
         finally:
-            self._held -= passage.received
+            passage.release()
             passage.record()
 
     def hold(self, count: int) -> None:
@@ -60,6 +63,10 @@ class Gate:
         if self._held > self._limits.memory_mb << 20:
             metrics.refused.labels("memory").inc()
             raise busy("too many large requests are being answered")
+
+    def release(self, count: int) -> None:
+        """Forget bytes that are kept no more."""
+        self._held -= count
 
     @property
     def limits(self) -> Limits:
@@ -128,15 +135,16 @@ class _Passage:
         self._began = time.perf_counter()
         self._status = 0
         self._whole = False  # all of the body is here
-        self.received = 0
+        self._received = self._held = 0
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             count = len(message.get("body", b""))
-            self.received += count
+            self._received += count
+            self._held += count
             self._gate.hold(count)
-            if self.received > self._gate.limits.body_mb << 20:
+            if self._received > self._gate.limits.body_mb << 20:
                 raise self._gate.too_large()
             self._whole = not message.get("more_body", False)
         return message
@@ -149,8 +157,12 @@ class _Passage:
                 *message["headers"],
                 *((name, value) for name, value in _HEADERS.items() if name not in own),
             ]
-            if not self._whole and self._has_body():  # the rest of it will not be read
+            if self._has_more():
                 message["headers"].append((b"connection", b"close"))
+        elif not message.get("more_body", False) and self._has_more():
+            await self._send({**message, "more_body": True})
+            await self._linger()
+            message = {"type": "http.response.body"}
         await self._send(message)
 
     async def refuse(self, problem: Problem) -> None:
@@ -165,6 +177,11 @@ class _Passage:
         await self.send({"type": "http.response.start", "status": problem.status, "headers": headers})
         await self.send({"type": "http.response.body", "body": content})
 
+    def release(self) -> None:
+        """Let go of the body."""
+        self._gate.release(self._held)
+        self._held = 0
+
     def record(self) -> None:
         """Count the request, and write its line."""
         took = time.perf_counter() - self._began
@@ -172,7 +189,7 @@ class _Passage:
         route = getattr(scope.get("route"), "path", "none")
         metrics.requests.labels(scope["method"] if route != "none" else "none", route, status).inc()
         metrics.seconds.labels(route).observe(took)
-        metrics.received.inc(self.received)
+        metrics.received.inc(self._received)
         words = {
             "time": timestamp(time.time()),
             "client": scope["client"][0] if scope.get("client") else None,
@@ -180,13 +197,22 @@ class _Passage:
             "path": scope["path"],
             "status": status,
             "ms": round(took * 1000, 1),
-            "bytes": self.received,
+            "bytes": self._received,
             **scope.get("recollect", {}),
         }
         _requests.info("%s", json.dumps(words))
 
-    def _has_body(self) -> bool:
-        return any(
+    async def _linger(self) -> None:
+        """Throw away the rest of the body: who sends to a closed connection may never see the answer."""
+        self.release()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER):
+                while (await self._receive()).get("more_body", False):
+                    pass
+
+    def _has_more(self) -> bool:
+        """Say whether the request has a body of which not all was read."""
+        return not self._whole and any(
             (name == b"content-length" and value != b"0") or name == b"transfer-encoding"
             for name, value in self._scope["headers"]
         )
