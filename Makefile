@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export RECOLLECT_CACHE ?= $(CURDIR)/.venv/cache
+unexport PYTHONDONTWRITEBYTECODE # or every process that a test starts compiles the whole package anew
 
 .PHONY: demo test lint format docs bench mutants soak clean
 

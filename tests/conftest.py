@@ -20,6 +20,7 @@ for _name in (
     "TERMINAL_WIDTH",
     "GITHUB_ACTIONS",
     "GOMP_SPINCOUNT",
+    "PYTHONDONTWRITEBYTECODE",
 ):
     os.environ.pop(_name, None)
 os.environ |= {
@@ -41,6 +42,7 @@ os.environ |= {
 time.tzset()
 os.umask(0o022)
 
+import functools
 import itertools
 import logging
 import warnings
@@ -49,6 +51,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
 from hypothesis import HealthCheck, settings
 
 from databases import FAST, Database, programs
@@ -66,6 +69,9 @@ from recollect.system import machine
 # A busy machine is no failure.
 settings.register_profile("recollect", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("recollect")
+
+# Typer makes all commands anew for each call, which takes longer than most of the calls do.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 _cache_numbers, _schemas = itertools.count(), itertools.count()
 

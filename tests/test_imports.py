@@ -137,7 +137,16 @@ def test_no_module_stands_on_itself():
     assert "data/tars.py" in below["data/files.py"]
 
 
-@pytest.mark.parametrize("module", ["recognition/recognizer.py", "backends/__init__.py", "images.py"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "recognition/recognizer.py",
+        "recognition/memory.py",
+        "recognition/answers.py",
+        "backends/__init__.py",
+        "images.py",
+    ],
+)
 def test_what_people_hold_knows_models_by_their_words_and_backend_only(module):
     names = set(imported(parsed(module), module))
     assert not {name for name in names if name.split(".")[0] in {"torch", "safetensors"}}

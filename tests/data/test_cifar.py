@@ -561,6 +561,7 @@ def test_damage_gives_a_split_or_our_own_error_and_leaves_nothing(tmp_path, smal
     assert COUNT / 10 < refused < COUNT + (which == "tar.gz")  # of which every byte is checked
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.skipif(
     "RECOLLECT_DATA" not in os.environ, reason="RECOLLECT_DATA does not say where cifar-100/images.zip is"

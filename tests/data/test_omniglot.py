@@ -273,6 +273,7 @@ def test_damaged_archives_give_a_split_or_a_clear_error(tmp_path, monkeypatch):
     assert not [line for line in refused if "\n" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.skipif(
     "RECOLLECT_DATA" not in os.environ, reason="RECOLLECT_DATA does not say where omniglot/*.zip are"

@@ -160,6 +160,7 @@ def test_without_the_extra_the_remedy_is_named(refused, tmp_path, make_model, mo
     assert "pip install 'recollect[onnx]'" in err
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @needs_weights
 @needs_photographs

@@ -257,6 +257,7 @@ def test_the_camera_is_recognised_live(local):
     assert local.answers[0] == ("my mug", "taught")
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @needs_weights
 @needs_photographs

@@ -343,7 +343,7 @@ def test_answers_go_on_if_the_server_goes_between_a_notification_and_the_look_at
         recognizer.teach("okapi", picture)
         before = recognizer.predict(picture)
         other.teach("tapir", picture)
-        assert settled(recognizer._store, recognizer._seen, 5) != recognizer._seen
+        assert settled(recognizer._memory.store, recognizer._memory._seen, 5) != recognizer._memory._seen
         own.stop(signal.SIGKILL)
         for _ in range(3):
             assert recognizer.predict(picture) == before
@@ -358,7 +358,7 @@ def test_a_server_that_is_away_is_asked_ever_less_often(own, tmp_path, make_mode
     save_model(tmp_path / "model.safetensors", make_model())
     with Recognizer.load(tmp_path / "model.safetensors", own.url()) as recognizer:
         feature = np.ones((1, recognizer.width), np.float32)
-        recognizer._seen = -1  # something is to be taken over
+        recognizer._memory._seen = -1  # something is to be taken over
         own.stop(signal.SIGKILL)
         tries, connect = [], PostgresStore._connect
         monkeypatch.setattr(PostgresStore, "_connect", lambda self: tries.append(1) or connect(self))
@@ -446,12 +446,12 @@ def test_own_changes_are_not_read_again_and_those_of_others_are(postgres, tmp_pa
         one.teach("tapir", pictures[2])
         one.forget("tapir")
         one.predict(pictures)
-        assert one._store not in read
+        assert one._memory.store not in read
         until = time.monotonic() + 5
         while len(other.categories()) == len(one.categories()) - 1 and time.monotonic() < until:
             time.sleep(0.01)
-        other._store._connection.execute("UNLISTEN *")
-        one._store._connection.execute("UNLISTEN *")
+        other._memory.store._connection.execute("UNLISTEN *")
+        one._memory.store._connection.execute("UNLISTEN *")
         for own, name in ((other, "quoll"), (one, "saola")):  # neither has heard of the other
             own.teach(name, pictures[0])
         time.sleep(0.6)
