@@ -7,6 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE # or every process that a test starts compiles 
 .PHONY: demo test lint format docs bench mutants soak clean
 
 .venv/.installed: pyproject.toml constraints.txt
+	@echo "Installing into .venv, which takes a few minutes."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@

@@ -295,8 +295,8 @@ def _clear_errors(name: str) -> Iterator[None]:
         raise
     except UnidentifiedImageError as error:
         raise PictureError(
-            f"{name}: this is not a picture, or its format is not supported "
-            f"({', '.join(FORMATS)}, and HEIC with the extra heic). Convert it to JPEG or PNG"
+            f"{name}: this is not a picture, or its format is not supported ({', '.join(FORMATS)}, and HEIC "
+            "with the extra heic). Leave it out, or convert it to JPEG or PNG"
         ) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PictureError(f"{name}: {_too_large()}") from error

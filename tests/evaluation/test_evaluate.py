@@ -231,9 +231,9 @@ def test_what_a_training_measured_is_said_in_the_users_words():
     measured = {"novel": 61.04, "base": 84.2, "both": 70.0}
     result = {"model": "runs/a/model.safetensors", "held_out": 144, "validation": measured}
     assert train_text(result) == (
-        "runs/a/model.safetensors\nRight answers on 144 held-out pictures: 84.2 % among the trained "
-        "categories, 61.0 % among new categories taught from a few pictures, 70.0 % among all of them "
-        "together."
+        "runs/a/model.safetensors\nRight answers in random tasks on 144 held-out pictures: 84.2 % among "
+        "the trained categories, 61.0 % among new categories taught from a few pictures, 70.0 % among all of "
+        "them together."
     )
     assert "trained" not in train_text({**result, "validation": {"novel": 61.04}})
     assert train_text({**result, "validation": {}}) == "runs/a/model.safetensors"

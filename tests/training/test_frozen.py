@@ -235,7 +235,7 @@ def test_a_training_that_is_stopped_while_features_are_computed_can_go_on(
     code, said, err = run("train", "--resume", "--out", out, "--extractor", NAME)
     assert code == 0, err
     held_out = sum(max(2, len(list(one.iterdir())) // 10) for one in pictures.iterdir())
-    assert f"Right answers on {held_out} held-out pictures" in said
+    assert f"Right answers in random tasks on {held_out} held-out pictures" in said
     assert read_header(out).provenance["finished"]
 
 

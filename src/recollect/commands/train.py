@@ -62,7 +62,7 @@ def train_text(result: dict[str, Any]) -> str:
     }
     parts = [f"{measured[name]:.1f} % {where}" for name, where in words.items() if name in measured]
     held_out = counted(result["held_out"], "held-out picture")
-    right = f"\nRight answers on {held_out}: {', '.join(parts)}." if parts else ""
+    right = f"\nRight answers in random tasks on {held_out}: {', '.join(parts)}." if parts else ""
     notes = "".join(f"\nNote: {warning}." for warning in result.get("warnings", []))
     return f"{result['model']}{right}{notes}"
 
