@@ -218,7 +218,7 @@ def scoring(categories):
         features = vectors(pictures, 2)
         times = max(1, 20_000_000 // (categories * pictures) // 10)
         ours, least = fastest(
-            lambda: recognizer._judge.scores(features),  # noqa: B023
+            lambda: recognizer._predictor.scores(features),  # noqa: B023
             lambda: features @ matrix.T,  # noqa: B023
             times=times,
         )
@@ -244,11 +244,11 @@ def growth(path):
     backend = GivenFeatures(1)
     features = vectors(1, 2)
     empty = Recognizer(backend, f"{path}.empty")
-    empty._judge.scores(features)
+    empty._predictor.scores(features)
     gc.collect()
     before = resident()
     recognizer = Recognizer(backend, path)
-    recognizer._judge.scores(features)
+    recognizer._predictor.scores(features)
     gc.collect()
     return resident() - before
 
@@ -258,7 +258,7 @@ def opening(path):
     backend = GivenFeatures(1)
     began = time.perf_counter()
     recognizer = Recognizer(backend, path)
-    recognizer._judge.scores(vectors(1, 2))
+    recognizer._predictor.scores(vectors(1, 2))
     return time.perf_counter() - began
 
 

@@ -120,7 +120,7 @@ def synced(folder):
 def crossing(answers):
     """Compare `predict` with and without an index, for ever more categories."""
     recognizer = Recognizer(Backend())
-    recognizer._memory.most_exact = 10**9
+    recognizer._known.most_exact = 10**9
     rows, last = [], 0
     for size in CROSSING:
         for first in range(last, size, BLOCK // 2):
@@ -128,19 +128,17 @@ def crossing(answers):
             values = made("clustered", first // BLOCK)[start : start + BLOCK // 2]
             ids = range(first + 1, first + 1 + len(values))
             taught = [Taught(id_, f"category {id_}", 1, 1) for id_ in ids]
-            recognizer._memory._learn(
-                taught, [(id_, one[None]) for id_, one in zip(ids, values, strict=True)]
-            )
+            recognizer._known._learn(taught, [(id_, one[None]) for id_, one in zip(ids, values, strict=True)])
         places = np.random.default_rng(1).choice(size, QUERIES, replace=False)
-        features, row = pictures(recognizer._memory.vectors.rows(places)), {"categories": size}
+        features, row = pictures(recognizer._known.vectors.rows(places)), {"categories": size}
         index = many.ManyVectors(
-            recognizer._memory.vectors, recognizer._memory.examples_of, recognizer._memory._lifts
+            recognizer._known.vectors, recognizer._known.examples_of, recognizer._known._lifts
         )
         for name, searched in (("exact_ms", None), ("index_ms", index)):
-            recognizer._memory.many = searched
+            recognizer._known.many = searched
             recognizer.predict_features(features[:1])
             row[name] = timed(lambda one: recognizer.predict_features(one[None], TOP), features)["median"]
-        recognizer._memory.many, last = None, size
+        recognizer._known.many, last = None, size
         rows.append(row)
     answers.put(rows)
 
@@ -190,24 +188,24 @@ def measure(url, size, answers):
         "vector_bytes": 4 * WIDTH * size,
     }
     row["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    table = recognizer._memory.vectors
+    table = recognizer._known.vectors
     rows = np.random.default_rng(1).choice(size, QUERIES, replace=False)
     features = pictures(table.rows(rows))
     recognizer.predict_features(features[:1])
     row["top5_ms"] = timed(lambda one: recognizer.predict_features(one[None], TOP), features)
-    if recognizer._memory.many is not None:
-        shortlists = recognizer._judge._shortlists(features, "all")
+    if recognizer._known.many is not None:
+        shortlists = recognizer._predictor._shortlists(features, "all")
         near = np.array(
             [one.shares(backend.header.calibration.biases, 1.0)[BASE:].max() for one in shortlists]
         )
-        exact = recognizer._judge.scores(features)
+        exact = recognizer._predictor.scores(features)
         shares = softmax(np.concatenate([exact.base, exact.novel], axis=1).astype(np.float64))
         best = shares[:, BASE:].max(axis=1)
         row["probability_error"] = {
             "mean": round(float(np.abs(near / best - 1).mean()), 5),
             "worst": round(float(np.abs(near / best - 1).max()), 5),
         }
-        row["recall"] = recall(table, recognizer._memory.many, features)
+        row["recall"] = recall(table, recognizer._known.many, features)
     row["exact_ms"] = timed(
         lambda one: table.products(one[None]).argmax(), features[:: 1 if size < 10**6 else 6]
     )
@@ -221,7 +219,7 @@ def measure_sqlite(path, size, answers):
     recognizer = Recognizer(backend, path)
     row = {"start_seconds": round(time.perf_counter() - began, 2)}
     rows = np.random.default_rng(1).choice(size, TEACHES, replace=False)
-    answers.put(row | changes(recognizer, pictures(recognizer._memory.vectors.rows(rows))))
+    answers.put(row | changes(recognizer, pictures(recognizer._known.vectors.rows(rows))))
 
 
 def changes(recognizer, features):

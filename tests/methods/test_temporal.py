@@ -55,13 +55,14 @@ def test_scores_are_those_of_one_sequence_for_each_query(network):
     found = network(examples, labels, asked)
     for number in range(2):
         for place in range(4):
-            last = F.pad(asked[number, place], (0, 3))
-            sequence = torch.cat([labelled(examples[number], labels), last[None]])
+            last = F.pad(network.embed(asked[number, place]), (0, 3))
+            sequence = torch.cat([labelled(network.embed(examples[number]), labels), last[None]])
             expected = network.out(read_slowly(network, sequence)[-1][-1])
             torch.testing.assert_close(found[number, place], expected)
 
 
 def test_the_layers_are_those_of_the_paper(network):
+    assert (network.embed.in_features, network.embed.out_features) == (WIDTH, 64)
     assert [type(layer).__name__[0] for layer in network.layers] == [*"ADDDADDDA"]  # 7 elements: 1, 2 and 4
     assert [layer.dilation for layer in network.layers if isinstance(layer, DenseBlock)] == [1, 2, 4] * 2
     sizes = [
@@ -79,7 +80,7 @@ def test_changing_an_element_changes_no_earlier_one_and_every_query(network, cha
     other[:, changed] += 1
 
     def read(x):
-        x, q = labelled(x, labels.expand(2, -1)), F.pad(asked, (0, 3))
+        x, q = labelled(network.embed(x), labels.expand(2, -1)), F.pad(network.embed(asked), (0, 3))
         for layer in network.layers:
             x, q = layer(x, q)
         return x, q

@@ -27,7 +27,7 @@ def rows(recognizer):
             taught.name,
             [(one.id, one.added, one.feature.tolist(), one.term.tolist(), one.thumbnail) for one in kept],
         )
-        for taught, kept in recognizer._memory.store.content().categories
+        for taught, kept in recognizer._known.store.content().categories
     ]
 
 
@@ -130,8 +130,8 @@ def test_saving_on_a_full_disk_keeps_the_old_file(saved, tmp_path):
 
 def test_saving_while_another_process_forgets_writes_what_was_there_at_one_moment(tmp_path, tiny_model):
     recognizer = taught(tiny_model, tmp_path / "a.sqlite")
-    recognizer._memory.store._connection.execute("PRAGMA busy_timeout = 100")
-    other = open_store(tmp_path / "a.sqlite", recognizer._memory.owner)
+    recognizer._known.store._connection.execute("PRAGMA busy_timeout = 100")
+    other = open_store(tmp_path / "a.sqlite", recognizer._known.owner)
     with other._transaction():  # a change that is not committed yet
         other.remove(1)
         recognizer.save(tmp_path / "zoo.safetensors")

@@ -131,7 +131,7 @@ def test_a_base_category_is_shown_under_another_name(recognizer, place):
     recognizer.forget("lioness")
     recognizer.rename("lioness", "lion")
     assert recognizer.predict(PROBES, top=99) == answers
-    assert recognizer._memory.store.base_changes() == {}
+    assert recognizer._known.store.base_changes() == {}
 
 
 def test_a_base_category_can_be_spelled_otherwise_and_taught(recognizer):
@@ -163,7 +163,7 @@ def test_no_two_categories_show_one_name(recognizer):
 def test_a_change_of_a_category_that_the_model_does_not_have_is_passed_over(tmp_path):
     with Recognizer(PlainBackend(), tmp_path / "taught.sqlite") as recognizer:
         recognizer.teach("okapi", pictures(1))
-        recognizer._memory.store.change_base("yeti", BaseChange("bigfoot"))
+        recognizer._known.store.change_base("yeti", BaseChange("bigfoot"))
     with (
         Recognizer(PlainBackend(), tmp_path / "taught.sqlite") as recognizer,
         pytest.raises(RecollectError, match="no category called 'bigfoot' was taught"),

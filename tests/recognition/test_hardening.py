@@ -190,12 +190,12 @@ AFTER_PREDICTING = """
 sys.exit(ended(forked(0)))
 """
 LOCK_HELD = """
-held, products = threading.Event(), recognizer._memory.vectors.products
+held, products = threading.Event(), recognizer._known.vectors.products
 def slow(features):
     held.set()
     time.sleep(1)
     return products(features)
-recognizer._memory.vectors.products = slow
+recognizer._known.vectors.products = slow
 threading.Thread(target=recognizer.predict, args=(many,)).start()
 held.wait()
 sys.exit(ended(forked(0)))

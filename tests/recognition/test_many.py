@@ -12,7 +12,7 @@ from recollect import Recognizer
 from recollect.backends.torch import TorchBackend
 from recollect.model.spec import Calibration, Unknown
 from recollect.modelfile import Header
-from recollect.recognition import index, many, memory, vectors
+from recollect.recognition import index, knowledge, many, vectors
 from recollect.recognition.index import Index
 from recollect.recognition.vectors import VectorTable
 
@@ -27,7 +27,7 @@ LONG = Calibration(
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    monkeypatch.setattr(memory, "MOST_EXACT", 300)
+    monkeypatch.setattr(knowledge, "MOST_EXACT", 300)
     monkeypatch.setattr(index, "CANDIDATES", 100)
     monkeypatch.setattr(many, "_SAMPLE", 200)
     monkeypatch.setattr(vectors, "_BLOCK_ROWS", 128)
@@ -37,7 +37,7 @@ def pair(model, calibration=LONG):
     """Return two recognisers of one model: with an index and without."""
     header = Header(spec=model.spec, calibration=calibration)
     found = [Recognizer(TorchBackend(model, header)) for _ in range(2)]
-    found[1]._memory.most_exact = 10**9
+    found[1]._known.most_exact = 10**9
     return found
 
 
@@ -97,8 +97,8 @@ def test_candidates_are_those_with_the_best_scores_for_their_number_of_examples(
 def test_scores_of_candidates_have_the_bits_of_a_look_at_each(make_model):
     both = pair(make_model(), Calibration())
     features = teach(both, 600)[:20]
-    (near,) = both[0]._judge._shortlists(features[:1], "all")
-    exact = both[1]._judge.scores(features[:1])
+    (near,) = both[0]._predictor._shortlists(features[:1], "all")
+    exact = both[1]._predictor.scores(features[:1])
     ids = near.candidates.ids
     assert np.array_equal(near.base, exact.base[0])
     assert np.array_equal(near.candidates.scores, exact.novel[0, ids - 1])
@@ -108,11 +108,13 @@ def test_scores_of_candidates_have_the_bits_of_a_look_at_each(make_model):
 def test_base_scores_keep_every_bit_when_the_index_comes(make_model):
     both = pair(make_model())
     features = teach(both, 290)[:7]
-    before = both[0]._judge.scores(features).base
+    before = both[0]._predictor.scores(features).base
     assert both[0].search == "exact"
     teach(both, 20, first=290)
     assert both[0].search == "index"
-    assert np.array_equal(np.stack([one.base for one in both[0]._judge._shortlists(features, "all")]), before)
+    assert np.array_equal(
+        np.stack([one.base for one in both[0]._predictor._shortlists(features, "all")]), before
+    )
 
 
 def test_the_index_keeps_in_step_with_teaching_and_forgetting(make_model):
@@ -133,7 +135,7 @@ def test_the_index_keeps_in_step_with_teaching_and_forgetting(make_model):
             one.rename(f"c{1000 + 30 * turn}", f"renamed-{turn}")
         assert same(both, more) == 1
     assert same(both, features) > 0.95
-    assert len(both[0]._memory.many._index) == len(both[0]._memory.vectors) == 530
+    assert len(both[0]._known.many._index) == len(both[0]._known.vectors) == 530
 
 
 def test_an_index_that_is_not_worth_it_any_more_goes(make_model):
@@ -188,14 +190,14 @@ def test_unknown_pictures_are_told_apart_as_ever(make_model):
 def test_the_order_of_teaching_hardly_matters(make_model):
     """Several servers learn the same in different orders: candidates may differ, their scores do not."""
     both = pair(make_model())
-    both[1]._memory.most_exact = 300
+    both[1]._known.most_exact = 300
     features = teach(both[:1], 400)
-    both[1]._memory.store.fill(both[0]._memory.store.content())
-    both[1]._memory._seen = object()
+    both[1]._known.store.fill(both[0]._known.store.content())
+    both[1]._known._seen = object()
     for id_ in np.random.default_rng(1).permutation(np.arange(1, 401)).tolist():
-        both[1]._memory.learn_own([both[0]._memory.taught[id_]])
+        both[1]._known._learn_own([both[0]._known.taught[id_]])
     assert both[1].search == "index"
-    assert both[0]._memory.many._sampled.ids == both[1]._memory.many._sampled.ids
+    assert both[0]._known.many._sampled.ids == both[1]._known.many._sampled.ids
     assert same(both, features[:30], within=0.1) > 0.9
 
 

@@ -38,7 +38,7 @@ def rows(recognizer):
             taught,
             [(one.id, one.added, one.feature.tobytes(), one.term.tobytes(), one.thumbnail) for one in kept],
         )
-        for taught, kept in recognizer._memory.store.content().categories
+        for taught, kept in recognizer._known.store.content().categories
     ]
 
 
@@ -47,7 +47,7 @@ def test_a_thousand_categories_come_and_go_without_a_trace(place):
     recognizer.teach("first", pixels_of(1))  # makes the file
     recognizer.forget("first")
     if place is not None:  # 2000 commits are soon made where none waits for the disk
-        recognizer._memory.store._connection.execute("PRAGMA synchronous = OFF")
+        recognizer._known.store._connection.execute("PRAGMA synchronous = OFF")
     untaught = recognizer.scores(PROBES)[0]
     for seed, name in enumerate(("okapi", "tapir", "quoll")):
         recognizer.teach(name, pictures(seed, seed + 50))
@@ -104,7 +104,7 @@ def test_an_id_belongs_to_one_category_for_ever(tmp_path_factory, actions, sqlit
             recognizer.rename(name, other)
             ids[other] = ids.pop(name)
         elif action == "move":  # to a store of the other kind, as a saved file does
-            content = recognizer._memory.store.content()
+            content = recognizer._known.store.content()
             sqlite = not sqlite
             recognizer = plain(None)
             recognizer._start(content, folder / f"{number}.sqlite" if sqlite else None)

@@ -108,7 +108,7 @@ def compare_with_one_taught_at_once(model, steps, data, folder):
     base = recognizer.scores(PROBES).base
     for number, (step, name, more) in enumerate(steps):
         if step in {"reopen", "save"}:
-            store = recognizer._memory.place if step == "reopen" else folder / f"{number}.sqlite"
+            store = recognizer._known.place if step == "reopen" else folder / f"{number}.sqlite"
             recognizer.save(folder / "bundle.safetensors")
             recognizer.close()
             recognizer = OneByOneRecognizer.load(folder / "bundle.safetensors", store)

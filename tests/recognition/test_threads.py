@@ -24,7 +24,7 @@ def test_scores_and_their_categories_are_of_one_moment(tiny_model, make_images, 
             recognizer.forget("okapi")
 
     other = threading.Thread(target=interfere)
-    products = recognizer._memory.vectors.products
+    products = recognizer._known.vectors.products
 
     def slow(features):
         """Another thread changes the categories after scores were computed, if it can."""
@@ -34,9 +34,9 @@ def test_scores_and_their_categories_are_of_one_moment(tiny_model, make_images, 
         other.join(0.2)
         return found
 
-    recognizer._memory.vectors.products = slow
+    recognizer._known.vectors.products = slow
     answers = recognizer.predict(pictures[2], top=99, among="novel")
-    recognizer._memory.vectors.products = products
+    recognizer._known.vectors.products = products
     other.join()
     assert {answer.category for answer in answers} == {"okapi", "tapir", "quagga"}
     after = {answer.category for answer in recognizer.predict(pictures[2], top=99, among="novel")}

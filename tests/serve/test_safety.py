@@ -1,6 +1,9 @@
 """Who may do what, and how much of it."""
 
+import asyncio
+import contextlib
 import re
+import select
 import socket
 import struct
 import subprocess
@@ -13,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from recollect.errors import ConfigError
+from recollect.serve.gate import Gate
 from recollect.serve.protocol import LONGEST_HEAD
 from recollect.serve.settings import Limits, Settings
 from serving import TOKEN, form, picture, serving
@@ -336,25 +340,67 @@ def test_a_body_is_not_read_before_the_token_was_seen(guarded):
     assert guarded.call("PATCH", "/v1/categories/okapi", nested, **with_token).status == 413
 
 
-def test_a_refused_client_may_send_the_rest_before_it_reads_its_answer(guarded):
-    head = b"PATCH /v1/categories/okapi HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000\r\n\r\n"
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_refused_client_may_send_the_rest_before_it_reads_its_answer(guarded, chunked):
+    told, part = b"Content-Length: 50000", bytes(10_000)
+    if chunked:
+        told, part = b"Transfer-Encoding: chunked", b"2710\r\n" + part + b"\r\n"
     with socket.create_connection(guarded.address, timeout=30) as sock:
-        sock.sendall(head)
-        found = sock.recv(65536)
+        sock.sendall(b"PATCH /v1/categories/okapi HTTP/1.1\r\nHost: localhost\r\n" + told + b"\r\n\r\n")
+        assert select.select([sock], [], [], 30)[0]  # the answer is here
         for _ in range(5):
-            sock.sendall(bytes(10_000))
+            sock.sendall(part)
             time.sleep(0.05)
-        while part := sock.recv(65536):
-            found += part
+        sock.sendall(b"0\r\n\r\n" if chunked else b"")
+        found = b""
+        while more := sock.recv(65536):
+            found += more
     assert found.startswith(b"HTTP/1.1 401 ")
     assert b"connection: close" in found
 
 
-def test_a_refused_client_that_sends_no_more_is_not_waited_for(guarded):
+def test_a_refused_client_that_sends_no_more_is_not_waited_for_long(guarded, monkeypatch):
+    monkeypatch.setattr("recollect.serve.gate._LINGER", 0.3)
     head = b"PATCH /v1/categories/okapi HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000\r\n\r\n"
     began = time.monotonic()
     assert guarded.raw(head, timeout=30).startswith(b"HTTP/1.1 401 ")
-    assert time.monotonic() - began < 20
+    assert 0.3 <= time.monotonic() - began < 4
+
+
+def test_no_more_than_a_body_may_have_is_thrown_away(small):
+    """One that declares too much and sends on is cut off."""
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"
+    began, sent = time.monotonic(), 0
+    with socket.create_connection(small.address, timeout=30) as sock, contextlib.suppress(OSError):
+        sock.sendall(head)
+        while sent < 100 << 20:
+            sent += sock.send(bytes(65536))
+    assert sent < 20 << 20
+    assert time.monotonic() - began < 4
+
+
+def test_a_body_is_counted_until_the_application_lets_go_of_it(model):
+    held, sent = [], []
+
+    async def refusing(scope, receive, send):
+        await receive()
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b"no"})
+        held.append(gate._held)
+
+    async def receive():
+        held.append(gate._held)
+        return {"type": "http.request", "body": bytes(100), "more_body": len(held) < 4}
+
+    async def send(message):
+        sent.append(message)
+
+    gate = Gate(refusing, Settings(model=model))
+    head = {"method": "POST", "path": "/", "raw_path": b"/", "client": None}
+    scope = {"type": "http", **head, "headers": [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]}
+    asyncio.run(gate(scope, receive, send))
+    assert held == [0, 100, 0, 0]  # asked for the body, answered, and asked for the rest twice
+    assert [message.get("more_body", False) for message in sent] == [False, True, False]
 
 
 def test_calls_that_wait_are_not_too_many(service):

@@ -16,6 +16,7 @@ from recollect import Recognizer
 from recollect.errors import StoreAway, StoreError
 from recollect.modelfile import save_model
 from recollect.store import ANY, NewExample, Owner, Server, open_store, store_place
+from recollect.store import postgres as module
 from recollect.store.postgres import MIGRATIONS, PostgresStore
 
 OWNER = Owner("a model", 3)
@@ -343,7 +344,7 @@ def test_answers_go_on_if_the_server_goes_between_a_notification_and_the_look_at
         recognizer.teach("okapi", picture)
         before = recognizer.predict(picture)
         other.teach("tapir", picture)
-        assert settled(recognizer._memory.store, recognizer._memory._seen, 5) != recognizer._memory._seen
+        assert settled(recognizer._known.store, recognizer._known._seen, 5) != recognizer._known._seen
         own.stop(signal.SIGKILL)
         for _ in range(3):
             assert recognizer.predict(picture) == before
@@ -358,15 +359,21 @@ def test_a_server_that_is_away_is_asked_ever_less_often(own, tmp_path, make_mode
     save_model(tmp_path / "model.safetensors", make_model())
     with Recognizer.load(tmp_path / "model.safetensors", own.url()) as recognizer:
         feature = np.ones((1, recognizer.width), np.float32)
-        recognizer._memory._seen = -1  # something is to be taken over
+        recognizer._known._seen = -1  # something is to be taken over
         own.stop(signal.SIGKILL)
         tries, connect = [], PostgresStore._connect
-        monkeypatch.setattr(PostgresStore, "_connect", lambda self: tries.append(1) or connect(self))
-        began, answers = time.monotonic(), 0
-        while time.monotonic() < began + 1.2 or answers < 20:
+
+        def noted(self):
+            tries.append(time.monotonic())
+            return connect(self)
+
+        monkeypatch.setattr(PostgresStore, "_connect", noted)
+        began = time.monotonic()
+        while len(tries) < 4 and time.monotonic() < began + 60:
             recognizer.predict_features(feature)
-            answers += 1
-        assert 1 <= len(tries) <= answers / 4
+        pauses = np.diff(tries)
+        assert len(pauses) == 3
+        assert (pauses >= module._LOOK_SECONDS * np.array([1, 2, 4])).all()
 
 
 @pytest.mark.parametrize("patience", [30, 0.25])
@@ -447,12 +454,12 @@ def test_own_changes_are_not_read_again_and_those_of_others_are(postgres, tmp_pa
         one.teach("tapir", pictures[2])
         one.forget("tapir")
         one.predict(pictures)
-        assert one._memory.store not in read
+        assert one._known.store not in read
         until = time.monotonic() + 5
         while len(other.categories()) == len(one.categories()) - 1 and time.monotonic() < until:
             time.sleep(0.01)
-        other._memory.store._connection.execute("UNLISTEN *")
-        one._memory.store._connection.execute("UNLISTEN *")
+        other._known.store._connection.execute("UNLISTEN *")
+        one._known.store._connection.execute("UNLISTEN *")
         for own, name in ((other, "quoll"), (one, "saola")):  # neither has heard of the other
             own.teach(name, pictures[0])
         time.sleep(0.6)

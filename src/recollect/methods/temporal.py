@@ -22,6 +22,7 @@ from recollect.training.config import Config
 Sequence = tuple[
     Tensor, Tensor
 ]  # examples (tasks, n, c), and queries (tasks, q, c) that each come after them
+_EMBEDDING = 64  # of a feature: many more numbers than labels have would drown these
 _FILTERS = 128
 _ATTENTION = ((64, 32), (256, 128), (512, 256))  # keys and values
 
@@ -71,12 +72,16 @@ class Attention(nn.Module):
 
 
 class TemporalNetwork(nn.Module):
-    """Attention, temporal convolutions, attention, temporal convolutions, attention, and a linear layer."""
+    """Attention, temporal convolutions, attention, temporal convolutions, attention, and a linear layer.
+
+    Features are embedded first, as those of four convolutional blocks are in the paper.
+    """
 
     def __init__(self, spec: LearnerSpec, width: int) -> None:
         super().__init__()
         self.ways = spec.ways
-        channels = width + spec.ways
+        self.embed = nn.Linear(width, _EMBEDDING)
+        channels = _EMBEDDING + spec.ways
         layers: list[nn.Module] = []
         dilations = [2**power for power in range(ceil(log2(spec.ways * spec.shots + 1)))]
         for index, (keys, values) in enumerate(_ATTENTION):
@@ -91,8 +96,8 @@ class TemporalNetwork(nn.Module):
     def forward(self, examples: Tensor, labels: Tensor, queries: Tensor) -> Tensor:
         """Score queries (tasks, q, d) after examples (tasks, n, d) with labels (n,): (tasks, q, ways)."""
         named = F.one_hot(labels, self.ways).to(examples.dtype)
-        examples = torch.cat([examples, named.expand(len(examples), -1, -1)], -1)
-        queries = F.pad(queries, (0, self.ways))
+        examples = torch.cat([self.embed(examples), named.expand(len(examples), -1, -1)], -1)
+        queries = F.pad(self.embed(queries), (0, self.ways))
         for layer in self.layers:
             examples, queries = layer(examples, queries)
         scores: Tensor = self.out(queries)

@@ -23,10 +23,10 @@ from recollect.errors import (
 )
 from recollect.images import Array4d, Picture, Pictures, are_many, own_name, read_pixels, thumbnail
 from recollect.modelfile import read_taught, require_replaceable
-from recollect.recognition.answers import Judge, best_places
 from recollect.recognition.bundle import backup_of, read_backup, save_bundle, unpack
-from recollect.recognition.memory import Memory
+from recollect.recognition.knowledge import Knowledge
 from recollect.recognition.opening import place_of_store
+from recollect.recognition.predictor import Predictor, best_places
 from recollect.recognition.results import (
     Among,
     Category,
@@ -42,7 +42,6 @@ from recollect.store import (
     Content,
     NewExample,
     Place,
-    Taught,
     fold,
     is_same,
     missing_from,
@@ -114,18 +113,18 @@ class Recognizer:
 
     def _start(self, content: Content, place: Place) -> None:
         """Start with a bundle's categories and with the store, if it exists."""
-        self._memory = Memory(self._backend, content, place)
-        self._judge = Judge(self._backend, self._memory)
+        self._known = Knowledge(self._backend, content, place)
+        self._predictor = Predictor(self._backend, self._known)
 
     def make_store(self) -> None:
         """Make the store's file now, if it is not there, instead of when something is first taught."""
-        with self._memory.lock:
-            self._memory.make_store()
+        with self._known.lock:
+            self._known.make_store()
 
     def close(self) -> None:
         """Close the store; the recogniser cannot be used afterwards."""
-        with self._memory.lock:
-            self._memory.close()
+        with self._known.lock:
+            self._known.close()
 
     def __enter__(self) -> Self:
         return self
@@ -137,15 +136,16 @@ class Recognizer:
 
     def __reduce__(self) -> tuple[Callable[..., "Recognizer"], tuple[object, ...]]:
         """Pickle the model with what is in memory, or with the place of its store."""
-        with self._memory.lock:
-            content = self._memory.store.content() if self._memory.place is None else self._memory.bundle
-        return _unpickled, (type(self), self._backend, content, self._memory.place)
+        with self._known.lock:
+            content = self._known.store.content() if self._known.place is None else self._known.bundle
+        return _unpickled, (type(self), self._backend, content, self._known.place)
 
     def __repr__(self) -> str:
         base = len(self._spec.categories)
-        novel = sum(fold(one.name) not in self._memory.base_places for one in self._memory.taught.values())
-        kept = f"{novel} taught, kept in {self._memory.place or 'memory'}"
-        state = "closed" if self._memory.closed else kept
+        with self._known.lock:
+            novel = sum(fold(one.name) not in self._known.base_places for one in self._known.taught.values())
+        kept = f"{novel} taught, kept in {self._known.place or 'memory'}"
+        state = "closed" if self._known.closed else kept
         return f"<Recognizer: {self._spec.extractor}, {base} base categories, {state}>"
 
     @property
@@ -156,17 +156,17 @@ class Recognizer:
     @property
     def fingerprint(self) -> str:
         """Return what tells this model from any other: taught categories belong to one model."""
-        return self._memory.owner.fingerprint
+        return self._known.owner.fingerprint
 
     @property
     def search(self) -> Literal["exact", "index"]:
         """Return how `predict` compares pictures with taught categories: with each, or through an index."""
-        return "exact" if self._memory.many is None else "index"
+        return "exact" if self._known.many is None else "index"
 
     @property
     def width(self) -> int:
         """Return how many numbers a feature has."""
-        return self._memory.owner.width
+        return self._known.owner.width
 
     def save(self, path: str | Path) -> None:
         """Write the model and its taught categories to one file, which `load` restores.
@@ -175,24 +175,24 @@ class Recognizer:
         complete; any other file is refused.
         """
         require_replaceable(path)
-        with self._memory.lock:
-            self._memory.refresh()
-            content = self._memory.store.content()
+        with self._known.lock:
+            self._known.refresh()
+            content = self._known.store.content()
             save_bundle(path, self._backend, content)
-            if content and not self._memory.later:
+            if content and not self._known.later:
                 with suppress(StoreError):  # what may only be read need not know what was saved
-                    self._memory.store.know(content)
+                    self._known.store.know(content)
 
     def backup(self, name: str | None = None) -> bytes:
         """Return everything that was taught, or what one category was taught, for `restore`.
 
         It is the bytes of a safetensors file.
         """
-        with self._memory.lock:
-            self._memory.refresh()
-            content = self._memory.store.content()
+        with self._known.lock:
+            self._known.refresh()
+            content = self._known.store.content()
             if name is not None:
-                own = self._memory.find(name).id
+                own = self._known.find(name).id
                 some = [(taught, examples) for taught, examples in content.categories if taught.id == own]
                 content = replace(content, categories=some, base={})
             return backup_of(self._backend, content)
@@ -203,17 +203,17 @@ class Recognizer:
         Returns how many examples came to each category. What was taught since the backup stays.
         """
         content = read_backup(self._backend, backup)
-        with self._memory.lock:
-            self._memory.refresh()
+        with self._known.lock:
+            self._known.refresh()
             if self.before_adding is not None:
-                self._ask_before(missing_from(content, self._memory.store.content()))
-            return self._memory.fill(content)
+                self._ask_before(missing_from(content, self._known.store.content()))
+            return self._known.fill(content)
 
     def categories(self) -> list[Category]:
         """Return all categories: base ones first, also hidden ones, then taught ones in order of teaching."""
-        with self._memory.lock:
-            self._memory.refresh()
-            known = {category.id: category for category in self._memory.columns().categories}
+        with self._known.lock:
+            self._known.refresh()
+            known = {category.id: category for category in self._known.columns().categories}
         return list(known.values())
 
     def teach(
@@ -289,53 +289,49 @@ class Recognizer:
                 else:
                     kept.append(example)
                 count += 1
-        with self._memory.lock:
-            taught = {name: self._memory.find(name) for name, examples in new.items() if not examples}
+        with self._known.lock:
+            taught = {name: self._known.find(name) for name, examples in new.items() if not examples}
             added = {name: examples for name, examples in new.items() if examples}
             self._ask_before(added)
             if added:
-                changed = self._memory.change(lambda store: store.add_all(added))
-                self._memory.learn_own(changed, added)
-                taught |= {one.name: one for one in changed}
-            return [self._memory.category(taught[name]) for name in new]
+                taught |= {one.name: one for one in self._known.add(added)}
+            return [self._known.category(taught[name]) for name in new]
 
     def _ask_before(self, new: Mapping[str, Sized]) -> None:
         if self.before_adding is not None:
-            found = (self._memory.store.find(name) for name in new)
+            found = (self._known.store.find(name) for name in new)
             known = {one.name: one.examples for one in found if one is not None}
             self.before_adding(
-                len(self._memory.taught), known, {name: len(examples) for name, examples in new.items()}
+                len(self._known.taught), known, {name: len(examples) for name, examples in new.items()}
             )
 
     def _was_taught(self, name: str, feature: Floats) -> bool:
         """Say whether a category has this picture already."""
-        with self._memory.lock:
-            known = self._memory.store.find(name)
-            return known is not None and any(id_ == known.id for id_, _ in self._memory.store.same(feature))
+        with self._known.lock:
+            known = self._known.store.find(name)
+            return known is not None and any(id_ == known.id for id_, _ in self._known.store.same(feature))
 
     def forget(self, name: str) -> None:
         """Remove a taught category, or what a base category was taught."""
-        with self._memory.lock:
-            taught = self._memory.find(name, ": hide it to remove it from the answers")
-            self._memory.change(lambda store: store.remove(taught.id))
-            self._memory.forget_own(taught.id)
+        with self._known.lock:
+            self._known.remove(self._known.find(name, ": hide it to remove it from the answers"))
 
     def examples(self, name: str) -> list[Example]:
         """Return the examples of a taught category, in the order of teaching."""
-        with self._memory.lock:
-            kept = self._memory.store.examples(self._memory.find(name).id)
+        with self._known.lock:
+            kept = self._known.store.examples(self._known.find(name).id)
         return [Example(one.id, one.added, one.feature, one.thumbnail) for one in kept]
 
     def duplicates(self, name: str) -> list[Duplicate]:
         """Return which pictures of a category were also taught to another one, or earlier to this one."""
-        with self._memory.lock:
-            taught = self._memory.find(name)
-            shown = {one.id: self._memory.category(one).name for one in self._memory.store.categories()}
-            examples = self._memory.store.examples(taught.id)
+        with self._known.lock:
+            taught = self._known.find(name)
+            shown = {one.id: self._known.category(one).name for one in self._known.store.categories()}
+            examples = self._known.store.examples(taught.id)
         found = []
         for one in examples:
-            with self._memory.lock:  # not all the time, so that others can go on
-                same = self._memory.store.same(one.feature)
+            with self._known.lock:  # not all the time, so that others can go on
+                same = self._known.store.same(one.feature)
             found += [
                 Duplicate(one.id, other, shown[category])
                 for category, other in same
@@ -345,35 +341,27 @@ class Recognizer:
 
     def forget_example(self, example: int) -> None:
         """Remove one example by its id; a category without examples is forgotten."""
-        with self._memory.lock:
-            self._memory.refresh()
-            changed = self._memory.change(lambda store: store.remove_example(example))
-            if changed.examples:
-                self._memory.learn_own([changed])
-            else:
-                self._memory.forget_own(changed.id)
+        with self._known.lock:
+            self._known.refresh()
+            self._known.remove_example(example)
 
     def rename(self, old: str, new: str) -> Category:
         """Rename a category, and return it; its id and its examples stay.
 
         For a base category, only the name that is shown changes. It is kept in the store, not in the model.
         """
-        with self._memory.lock:
-            self._memory.refresh()
-            self._memory.base_name(old)  # refuses another spelling
-            place, own = self._memory.base_place(old), self._memory.base_place(new)
+        with self._known.lock:
+            self._known.refresh()
+            self._known.base_name(old)  # refuses another spelling
+            place, own = self._known.base_place(old), self._known.base_place(new)
             if own is not None and own != place:
                 raise NameTakenError(f"'{tidy(new)}' is a base category already: choose another name")
             if place is not None:
                 same = tidy(new) == self._spec.categories[place]
-                change = replace(self._memory.changes_of(place), shown=None if same else new_name(new))
-                return self._memory.change_base(place, change)
-            new = new_name(new)
-            taught = self._memory.find(old, kind="is known")
-            self._memory.change(lambda store: store.rename(taught.id, new))
-            renamed = Taught(taught.id, new, taught.examples, taught.revision + 1)
-            self._memory.learn_own([renamed])
-            return self._memory.category(renamed)
+                change = replace(self._known.changes_of(place), shown=None if same else new_name(new))
+                return self._known.change_base(place, change)
+            taught = self._known.find(old, kind="is known")
+            return self._known.category(self._known.rename(taught, new_name(new)))
 
     def hide(self, name: str) -> Category:
         """Never answer with this base category again, and return it; its scores stay."""
@@ -389,12 +377,12 @@ class Recognizer:
 
     def scores(self, pictures: Picture | Pictures) -> Scores:
         """Return the raw scores of pictures over base (n, k) and over taught categories (n, taught)."""
-        base, novel, columns = self._judge.scores(self.features(pictures))
+        base, novel, columns = self._predictor.scores(self.features(pictures))
         return Scores(base, novel, columns.categories)
 
     def rule(self) -> Rule:
         """Return all that turns features into answers, at one moment: for programs that do without us."""
-        return self._judge.rule()
+        return self._predictor.rule()
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # an array of any shape may be either
@@ -423,7 +411,7 @@ class Recognizer:
         answers = [
             answer
             for features, *_ in self._batches(pictures)
-            for answer in self._judge.answers(features, top, among, unknown=unknown)
+            for answer in self._predictor.answers(features, top, among, unknown=unknown)
         ]
         return answers if are_many(pictures) else answers[0]
 
@@ -433,7 +421,7 @@ class Recognizer:
         """Return the answers that `predict` gives for the pictures that these features (n, d) are of."""
         _check_answers(top, among)
         self._check_width(features)
-        return list(self._judge.answers(features, top, among, unknown=unknown))
+        return list(self._predictor.answers(features, top, among, unknown=unknown))
 
     def explain(self, name: str, top: int = 5) -> list[tuple[str, float]]:
         """Return the base categories that a taught one leans on, with the attention that each gets.
@@ -457,9 +445,10 @@ class Recognizer:
         """
         if top < 1:
             raise ArgumentError(f"top={top}: ask for at least 1 category")
-        with self._memory.lock:
-            own = self._memory.category(self._memory.find(name)).id
-            return self._judge.resemblance(self._features_of(name), own, top)
+        with self._known.lock:
+            own = self._known.category(self._known.find(name)).id
+            found = self._predictor.scores(self._features_of(name))
+        return self._predictor.resemblance(found, own, top)
 
     def _check_width(self, features: Floats) -> None:
         if features.dtype != np.float32 or features.shape[1:] != (self.width,):
@@ -497,20 +486,20 @@ class Recognizer:
 
     def _teachable(self, name: str) -> str:
         """Return the name under which examples are kept."""
-        with self._memory.lock:
-            self._memory.refresh()
-            return self._memory.base_name(name) or new_name(name)
+        with self._known.lock:
+            self._known.refresh()
+            return self._known.base_name(name) or new_name(name)
 
     def _set_hidden(self, name: str, *, hidden: bool) -> Category:
-        with self._memory.lock:
-            self._memory.refresh()
-            own = self._memory.base_name(name)
-            if own is None and self._memory.store.find(tidy(name)):
+        with self._known.lock:
+            self._known.refresh()
+            own = self._known.base_name(name)
+            if own is None and self._known.store.find(tidy(name)):
                 raise RecollectError(f"only base categories can be hidden: forget '{tidy(name)}' instead")
             if own is None:
-                raise MissingError(f"no base category is called '{tidy(name)}'{self._memory.alike(name)}")
-            place = self._memory.base_places[fold(own)]
-            return self._memory.change_base(place, replace(self._memory.changes_of(place), hidden=hidden))
+                raise MissingError(f"no base category is called '{tidy(name)}'{self._known.alike(name)}")
+            place = self._known.base_places[fold(own)]
+            return self._known.change_base(place, replace(self._known.changes_of(place), hidden=hidden))
 
 
 def _unpickled(kind: type[Recognizer], backend: Backend, content: Content, place: Place) -> Recognizer:

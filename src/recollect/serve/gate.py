@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _requests = logging.getLogger(REQUESTS)
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _HEADERS = {name.encode(): value.encode() for name, value in HEADERS.items()}
-_LINGER = 2.0  # seconds for the rest of a body that is not wanted
+_LINGER = 5.0  # seconds for the rest of a body that is not wanted
 _GONE = 499  # in the log: the client went away before its answer
 
 
@@ -54,8 +54,9 @@ class Gate:
             _log.exception("a bug, in the answer to %s", one_line(scope["path"]))
             await passage.refuse(Problem(500, "a bug of the service; its log says more"))
         finally:
-            passage.release()
+            self._held -= passage.received
             passage.record()
+        await passage.linger()
 
     def hold(self, count: int) -> None:
         """Count bytes of a body that are kept until its request is answered."""
@@ -63,10 +64,6 @@ class Gate:
         if self._held > self._limits.memory_mb << 20:
             metrics.refused.labels("memory").inc()
             raise busy("too many large requests are being answered")
-
-    def release(self, count: int) -> None:
-        """Forget bytes that are kept no more."""
-        self._held -= count
 
     @property
     def limits(self) -> Limits:
@@ -135,16 +132,16 @@ class _Passage:
         self._began = time.perf_counter()
         self._status = 0
         self._whole = False  # all of the body is here
-        self._received = self._held = 0
+        self._open = False  # the answer was sent, and its end is not yet said
+        self.received = 0
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             count = len(message.get("body", b""))
-            self._received += count
-            self._held += count
+            self.received += count
             self._gate.hold(count)
-            if self._received > self._gate.limits.body_mb << 20:
+            if self.received > self._gate.limits.body_mb << 20:
                 raise self._gate.too_large()
             self._whole = not message.get("more_body", False)
         return message
@@ -160,9 +157,7 @@ class _Passage:
             if self._has_more():
                 message["headers"].append((b"connection", b"close"))
         elif not message.get("more_body", False) and self._has_more():
-            await self._send({**message, "more_body": True})
-            await self._linger()
-            message = {"type": "http.response.body"}
+            message, self._open = {**message, "more_body": True}, True
         await self._send(message)
 
     async def refuse(self, problem: Problem) -> None:
@@ -177,10 +172,19 @@ class _Passage:
         await self.send({"type": "http.response.start", "status": problem.status, "headers": headers})
         await self.send({"type": "http.response.body", "body": content})
 
-    def release(self) -> None:
-        """Let go of the body."""
-        self._gate.release(self._held)
-        self._held = 0
+    async def linger(self) -> None:
+        """Throw away the rest of the body: whoever sends to a closed connection may never see the answer.
+
+        Not for ever, and no more than a body may have. By now nothing of this one is kept.
+        """
+        if not self._open:
+            return
+        left = self._gate.limits.body_mb << 20
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER):
+                while left > 0 and (message := await self._receive()).get("more_body", False):
+                    left -= len(message["body"])
+        await self._send({"type": "http.response.body"})
 
     def record(self) -> None:
         """Count the request, and write its line."""
@@ -189,7 +193,7 @@ class _Passage:
         route = getattr(scope.get("route"), "path", "none")
         metrics.requests.labels(scope["method"] if route != "none" else "none", route, status).inc()
         metrics.seconds.labels(route).observe(took)
-        metrics.received.inc(self._received)
+        metrics.received.inc(self.received)
         words = {
             "time": timestamp(time.time()),
             "client": scope["client"][0] if scope.get("client") else None,
@@ -197,18 +201,10 @@ class _Passage:
             "path": scope["path"],
             "status": status,
             "ms": round(took * 1000, 1),
-            "bytes": self._received,
+            "bytes": self.received,
             **scope.get("recollect", {}),
         }
         _requests.info("%s", json.dumps(words))
-
-    async def _linger(self) -> None:
-        """Throw away the rest of the body: who sends to a closed connection may never see the answer."""
-        self.release()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER):
-                while (await self._receive()).get("more_body", False):
-                    pass
 
     def _has_more(self) -> bool:
         """Say whether the request has a body of which not all was read."""

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from recollect.backends import Backend
 from recollect.errors import RecollectError
+from recollect.recognition.knowledge import Columns, Knowledge
 from recollect.recognition.many import MOST_TOP, Shortlist, Some
-from recollect.recognition.memory import Columns, Memory
 from recollect.recognition.results import Among, Category, Floats, Prediction, Rule
 from recollect.recognition.scoring import clearance, joint_scores, sigmoid, softmax, unknown_probability
 from recollect.recognition.vectors import VectorTable, dots, lengths
@@ -18,25 +18,25 @@ from recollect.store import fold
 _KINDS = {"all": "categories", "base": "base categories", "novel": "taught categories"}
 
 
-class Judge:
-    """Answers for features, from what a memory knows at that moment."""
+class Predictor:
+    """Answers for features, from what is known at that moment."""
 
-    def __init__(self, backend: Backend, memory: Memory) -> None:
+    def __init__(self, backend: Backend, knowledge: Knowledge) -> None:
         self._backend = backend
         self._spec = backend.header.spec
-        self._memory = memory
+        self._known = knowledge
 
     def scores(self, features: Floats) -> "Found":
         """Return base and novel scores of features (n, d), and what their columns are, at one moment."""
         scale = np.float32(self._backend.scale)
         # Dividing scores by |z| takes fewer divisions than dividing features.
         factor = scale if self._spec.classifier == "dot" else scale / lengths(features)
-        base = dots(features, self._memory.base_vectors)
+        base = dots(features, self._known.base_vectors)
         base *= factor
-        with self._memory.lock:
-            self._memory.refresh()
-            novel = self._memory.vectors.products(features)
-            columns = self._memory.columns()
+        with self._known.lock:
+            self._known.refresh()
+            novel = self._known.vectors.products(features)
+            columns = self._known.columns()
         novel *= factor
         return Found(base, novel, columns)
 
@@ -45,7 +45,7 @@ class Judge:
     ) -> Iterator[list[Prediction]]:
         """Yield the best answers for each of some features (n, d)."""
         if among != "base" and top <= MOST_TOP:
-            with self._memory.lock:  # until the names are known, too
+            with self._known.lock:  # until the names are known, too
                 some = self._shortlists(features, among)
                 answers = [self._answer_from(one, top, unknown=unknown and among == "all") for one in some]
             if answers:
@@ -68,12 +68,12 @@ class Judge:
     def rule(self) -> Rule:
         """Return all that turns features into answers, at one moment: for programs that do without us."""
         calibration = self._backend.header.calibration
-        with self._memory.lock:
-            self._memory.refresh()
-            vectors, columns = self._memory.vectors.matrix(), self._memory.columns()
+        with self._known.lock:
+            self._known.refresh()
+            vectors, columns = self._known.vectors.matrix(), self._known.columns()
         unknown, none = calibration.unknown, np.empty(0)
         return Rule(
-            np.concatenate([self._memory.base_vectors, vectors]),
+            np.concatenate([self._known.base_vectors, vectors]),
             columns.categories,
             calibration.temperature,
             calibration.biases(columns.examples, columns.tightness) if len(vectors) else none,
@@ -82,10 +82,9 @@ class Judge:
             unknown,
         )
 
-    def resemblance(self, features: Floats, own: int, top: int) -> list[tuple[str, float]]:
-        """Return which categories but `own` features (n, d) resemble most, with their mean probabilities."""
+    def resemblance(self, found: "Found", own: int, top: int) -> list[tuple[str, float]]:
+        """Return which categories but `own` have the highest mean probability in scores of some features."""
         calibration = self._backend.header.calibration
-        found = self.scores(features)
         scores, categories = _joint(found, calibration.biases, "all")
         judged, _ = _joint(found, calibration.unknown_offsets, "all")
         others = [k for k, category in enumerate(categories) if category.id != own]
@@ -99,34 +98,39 @@ class Judge:
     def _shortlists(self, features: Floats, among: Among) -> list[Shortlist]:
         """Return what may answer for each of some features (n, d); nothing if each category is looked at."""
         factor = np.float32(self._backend.scale) / lengths(features)
-        memory = self._memory
-        with memory.lock:
-            memory.refresh()
-            if memory.many is None or not isinstance(memory.vectors, VectorTable):
+        knowledge = self._known
+        with knowledge.lock:
+            knowledge.refresh()
+            if knowledge.many is None or not isinstance(knowledge.vectors, VectorTable):
                 return []
-            base = dots(features, memory.base_vectors) * factor
+            base = dots(features, knowledge.base_vectors) * factor
             hidden = [
-                memory.base_places[fold(name)] for name, one in memory.base_changes.items() if one.hidden
+                knowledge.base_places[fold(name)]
+                for name, one in knowledge.base_changes.items()
+                if one.hidden
             ]
             places = np.delete(np.arange(len(self._spec.categories)), hidden)
-            corrected = [*memory.corrected]
-            rows = np.array([memory.vectors.row(id_) for id_ in corrected], np.int64)
-            own, examples = dots(features, memory.vectors.rows(rows)) * factor, memory.examples_of(corrected)
-            count = len(memory.taught)
+            corrected = [*knowledge.corrected]
+            rows = np.array([knowledge.vectors.row(id_) for id_ in corrected], np.int64)
+            own, examples = (
+                dots(features, knowledge.vectors.rows(rows)) * factor,
+                knowledge.examples_of(corrected),
+            )
+            count = len(knowledge.taught)
             return [
                 Shortlist(
                     places if among == "all" else places[:0],
                     base[place],
                     {
                         where: Some(rows[[k]], own[place, [k]], examples[[k]])
-                        for k, where in enumerate(memory.corrected.values())
+                        for k, where in enumerate(knowledge.corrected.values())
                     },
                     near.but(corrected, factor[place]),
                     others.but(corrected, factor[place]),
                     count - len(corrected),
                     count,
                 )
-                for place, (near, others) in enumerate(memory.many.near(features))
+                for place, (near, others) in enumerate(knowledge.many.near(features))
             ]
 
     def _answer_from(self, found: Shortlist, top: int, *, unknown: bool) -> list[Prediction]:
@@ -139,9 +143,9 @@ class Judge:
         known = len(found.places)
         nearest = [
             (
-                self._memory.base_category(int(found.places[k]), None)
+                self._known.base_category(int(found.places[k]), None)
                 if k < known
-                else self._memory.category(self._memory.taught[int(found.candidates.ids[k - known])]),
+                else self._known.category(self._known.taught[int(found.candidates.ids[k - known])]),
                 float(shares[k]),
             )
             for k in best_places(shares, top)

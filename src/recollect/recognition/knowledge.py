@@ -35,7 +35,7 @@ _CATEGORIES_AT_ONCE = 2000  # whose terms are in memory at a time
 _MOST_ALIKE = 20_000  # names among which similar ones are soon found
 
 
-class Memory:
+class Knowledge:
     """The categories that a recogniser knows: base ones from the model, taught ones from the store.
 
     Others may change the store at any time: `refresh` takes over what they did. Whoever calls a method holds
@@ -87,10 +87,38 @@ class Memory:
 
     def fill(self, content: Content) -> dict[str, int]:
         """Take over what the store lacks; return how many examples came to each category."""
-        taken = self.change(lambda store: store.fill(content, once=False))
+        taken = self._change(lambda store: store.fill(content, once=False))
         self._seen = object()
         self.refresh()
         return taken
+
+    def add(self, new: Mapping[str, Sequence[NewExample]]) -> list[Taught]:
+        """Add examples to categories, by name; return these."""
+        changed = self._change(lambda store: store.add_all(new))
+        self._learn_own(changed, new)
+        return changed
+
+    def remove(self, taught: Taught) -> None:
+        """Forget a taught category."""
+        self._change(lambda store: store.remove(taught.id))
+        self._drop(taught.id)
+        self._seen = self.store.after(self._seen)
+
+    def remove_example(self, example: int) -> None:
+        """Forget one example; a category without examples is forgotten."""
+        changed = self._change(lambda store: store.remove_example(example))
+        if changed.examples:
+            self._learn_own([changed])
+        else:
+            self._drop(changed.id)
+            self._seen = self.store.after(self._seen)
+
+    def rename(self, taught: Taught, new: str) -> Taught:
+        """Give a taught category another name; return it with that name."""
+        self._change(lambda store: store.rename(taught.id, new))
+        renamed = Taught(taught.id, new, taught.examples, taught.revision + 1)
+        self._learn_own([renamed])
+        return renamed
 
     @property
     def store(self) -> Store:
@@ -99,7 +127,7 @@ class Memory:
             raise RecollectError("this recogniser is closed: load it again")
         return self._opened
 
-    def change(self, change: Callable[[Store], T]) -> T:
+    def _change(self, change: Callable[[Store], T]) -> T:
         """Change what is kept; a file that is not there yet is made only for a change that works."""
         if self.later:
             rehearsal = open_store(None, self.owner)
@@ -167,7 +195,9 @@ class Memory:
         self.base_changes, self._listed = base, None
         self._put(np.empty(0, np.int64), self.base_vectors[:0])
 
-    def learn_own(self, changed: list[Taught], new: Mapping[str, Sequence[NewExample]] | None = None) -> None:
+    def _learn_own(
+        self, changed: list[Taught], new: Mapping[str, Sequence[NewExample]] | None = None
+    ) -> None:
         """Learn what was changed here; a category that has no other examples than new ones is not read."""
         whole = {
             taught.id: np.stack([example.term for example in new[taught.name]])
@@ -227,11 +257,6 @@ class Memory:
         lifts = (biases(examples, None, 1) - biases([1], None, 1)) / self._backend.scale
         return lifts.astype(np.float32)
 
-    def forget_own(self, id_: int) -> None:
-        """Forget a category that was removed here."""
-        self._drop(id_)
-        self._seen = self.store.after(self._seen)
-
     def _drop(self, id_: int) -> None:
         if self.taught.pop(id_, None) is not None:
             row = self.vectors.drop(id_)
@@ -289,7 +314,7 @@ class Memory:
     def change_base(self, place: int, change: BaseChange) -> Category:
         """Rename, hide or unhide the base category at a place, and return it."""
         name = self._spec.categories[place]
-        self.change(lambda store: store.change_base(name, change))
+        self._change(lambda store: store.change_base(name, change))
         self.base_changes[name] = change
         self._listed = None
         self._seen = self.store.after(self._seen)
