@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +22,10 @@ def kill_when(begun: Path, work: Callable[[], object], later: float = 0.0) -> No
             save = loop.save_checkpoint
             loop.save_checkpoint = lambda *words: (save(*words), time.sleep(_PAUSE))
             work()
+        except BaseException:  # noqa: BLE001 -- whatever it is, it is said
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(1)
     deadline = time.monotonic() + _PATIENCE
     try:

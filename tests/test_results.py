@@ -406,6 +406,17 @@ def test_mini_imagenet_is_as_measured_beside_the_papers_figures(row):
         assert f"| {row.key}, paper | {novel} | {first[1]} | {both} | 15.4 |" in text
 
 
+def test_a_shorter_training_on_mini_imagenet_is_told_as_measured():
+    one, five = read("table2-mini-imagenet/short.json")["report"]["results"]
+    base, first, last = (f"{value['mean']:.1f}" for value in (one["base"], one["novel"], five["novel"]))
+    gained = read("table2-mini-imagenet/results/c32f.json")["report"]["results"][0]["base"]["mean"] - float(
+        base
+    )
+    told = " ".join(PAGE.split())
+    assert f"had Base {base} and Novel {first} / {last} (" in told
+    assert f"six times the images gave {gained:.1f} points of Base" in told
+
+
 def methods_on_cifar_fs():
     """Return the row of every method: its figures by shots, and what its trainings took."""
     rows = {}
@@ -449,7 +460,7 @@ def test_the_recipe_on_cifar_fs_is_as_measured():
 def test_the_methods_on_mini_imagenet_are_those_of_the_reproduction():
     titles = {row.key: row.title.removesuffix(", c32f") for row in TABLE_2.rows}
     for key in ("maml", "meta-lstm", "temporal"):
-        one, five = (read(f"methods-mini-imagenet/results/{key}-{shots}-shot.json") for shots in (1, 5))
+        one, five = (read(f"table2-mini-imagenet/results/{key}-{shots}-shot.json") for shots in (1, 5))
         novel = " / ".join(cell(found["report"]["results"][0]["novel"]) for found in (one, five))
         tasks = f"{one['episodes_seen']} / {five['episodes_seen']}"
         (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {titles[key]} | {novel} |")]
