@@ -80,8 +80,12 @@ _cache_numbers, _schemas = itertools.count(), itertools.count()
 _LONG = tuple(f"tests/{part}" for part in ("page", "reproduce", "training", "methods", "serve", "export"))
 
 
+# In its trainings torch starts threads for gradients, after which no fork can train: see killing.py.
+_THREADS = "test_methods_of_table2.py"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+    items.sort(key=lambda item: (not item.nodeid.startswith(_LONG), _THREADS in item.nodeid))
 
 
 @pytest.fixture(scope="session", autouse=True)
