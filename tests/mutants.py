@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant(
         "the gradient passes a closed ReLU",
         "model/extractors/blocks.c",
-        "gradient = pick(value <= 0.0f, (v8){0}, gradient);",
+        "gradient = pick(value <= 0.0f, (vec){0}, gradient);",
         "",
         BLOCKS,
     ),

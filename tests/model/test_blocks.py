@@ -1,12 +1,14 @@
 """The blocks in C against torch's layers: the same maps, statistics and gradients."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from recollect.model.extractors import blocks, build_extractor
+from recollect.system import compiled
 
 pytestmark = pytest.mark.skipif(not blocks.available(), reason="the blocks cannot be compiled here")
 CHANNELS = [(3, 16), (3, 64), (16, 16), (32, 32), (16, 48), (64, 32)]
@@ -70,6 +72,28 @@ def test_a_known_block_is_the_one_of_torch(channels, size, relu):
     x = torch.randn(5, channels[0], *size)
     with torch.no_grad():
         close(blocks._known(block)(x), copy.deepcopy(block).double()(x.double()))
+
+
+def test_a_processor_with_shorter_vectors_computes_the_same(monkeypatch):
+    """Where vectors are long, those of other processors are tried too."""
+    cases = [(make_block(*pair, relu=True), torch.randn(5, pair[0], 21, 13)) for pair in CHANNELS]
+    found = []
+    for compiler in ("cc", "cc -mno-avx512f"):
+        monkeypatch.setattr(compiled, "_libraries", {})
+        monkeypatch.setenv("CC", compiler)
+        if not blocks.available():
+            pytest.skip("the compiler has no option for shorter vectors")
+        values = []
+        for block, x in copy.deepcopy(cases):
+            values.append(blocks.learning(block, x))
+            values[-1].sin().sum().backward()
+            values += [parameter.grad for parameter in block.parameters()]
+        found.append((Path(compiled.library(blocks._SOURCE)._name).read_bytes(), values))
+    (long, expected), (short, values) = found
+    if short == long:
+        pytest.skip("the vectors of this processor are not longer")
+    for value, other in zip(values, expected, strict=True):
+        close(value, other)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 20, 130])

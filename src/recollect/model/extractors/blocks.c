@@ -13,13 +13,20 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t v8i __attribute__((vector_size(32), aligned(4), may_alias));
-typedef uint8_t v8b __attribute__((vector_size(8), aligned(1), may_alias));
+/* Channels in a vector, and rows of a matrix product whose sums the processor's registers hold. */
+#ifdef __AVX512F__
+enum { LANES = 16, ROWS = 12 };
+#else
+enum { LANES = 8, ROWS = 6 };
+#endif
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint8_t bvec __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef ptrdiff_t size;
 
-#define AT(p) (*(v8 *)(p))
-#define FROM(p) (*(const v8 *)(p))
+#define AT(p) (*(vec *)(p))
+#define FROM(p) (*(const vec *)(p))
 #define INLINE static inline __attribute__((always_inline))
 
 /* Pictures are shared among threads, a part each: from FIRST(part) to FIRST(part + 1). OpenMP's threads are
@@ -35,31 +42,31 @@ typedef struct {
     size height, width, in, out;
 } Shape;
 
-INLINE v8 pick(v8i mask, v8 yes, v8 no) { return (v8)((mask & (v8i)yes) | (~mask & (v8i)no)); }
+INLINE vec pick(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
 
-INLINE void add_vector(double *sums, v8 values)
+INLINE void add_vector(double *sums, vec values)
 {
-    for (int i = 0; i < 8; i++) sums[i] += values[i];
+    for (int i = 0; i < LANES; i++) sums[i] += values[i];
 }
 
-/* c (rows, 8 vectors) = [c +] a (rows, depth) b (depth, 8 vectors); a[r, k] lies at r · row + k · step. The
-   first matrix may consist of several `pieces` of this depth, `apart` from each other. */
+/* c = [c +] a (rows, depth) b (depth, columns), of one or two `vectors` of columns; a[r, k] lies at
+   r · row + k · step. The first matrix may consist of several `pieces` of this depth, `apart` from each other. */
 INLINE void product(const int rows, const int vectors, const int add, const int pieces, size apart,
                     const float *start, size row, size step, const float *b, size b_row, float *c, size c_row,
                     size depth)
 {
-    v8 sum[9][2];
-#pragma GCC unroll 9
+    vec sum[12][2];
+#pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) sum[r][v] = add ? FROM(c + r * c_row + 8 * v) : (v8){0};
+        for (int v = 0; v < vectors; v++) sum[r][v] = add ? FROM(c + r * c_row + LANES * v) : (vec){0};
     for (int i = 0; i < pieces; i++) {
         const float *a = start + i * apart;
         for (size k = 0; k < depth; k++, a += step, b += b_row) {
-            v8 right[2];
+            vec right[2];
 #pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) right[v] = FROM(b + 8 * v);
-#pragma GCC unroll 9
+            for (int v = 0; v < vectors; v++) right[v] = FROM(b + LANES * v);
+#pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
                 const float left = a[r * row];
 #pragma GCC unroll 2
@@ -67,56 +74,61 @@ INLINE void product(const int rows, const int vectors, const int add, const int 
             }
         }
     }
-#pragma GCC unroll 9
+#pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) AT(c + r * c_row + 8 * v) = sum[r][v];
+        for (int v = 0; v < vectors; v++) AT(c + r * c_row + LANES * v) = sum[r][v];
 }
 
-/* The same for as many rows as there are, and 16 columns. */
-INLINE void product_of_rows(const int add, const int pieces, size apart, size rows, const float *a, size row,
-                            size step, const float *b, size b_row, float *c, size c_row, size depth)
+/* The same for as many rows as there are. */
+INLINE void product_of_rows(const int vectors, const int add, const int pieces, size apart, size rows,
+                            const float *a, size row, size step, const float *b, size b_row, float *c,
+                            size c_row, size depth)
 {
-    for (; rows >= 6; rows -= 6, a += 6 * row, c += 6 * c_row)
-        product(6, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth);
-    switch (rows) {
-    case 5: product(5, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
-    case 4: product(4, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
-    case 3: product(3, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
-    case 2: product(2, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
-    case 1: product(1, 2, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth); break;
-    default: break;
-    }
+    for (; rows >= ROWS; rows -= ROWS, a += ROWS * row, c += ROWS * c_row)
+        product(ROWS, vectors, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth);
+    for (; rows >= 4; rows -= 4, a += 4 * row, c += 4 * c_row)
+        product(4, vectors, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth);
+    for (; rows > 0; rows--, a += row, c += c_row)
+        product(1, vectors, add, pieces, apart, a, row, step, b, b_row, c, c_row, depth);
+}
+
+/* The same for as many columns: c (m, n), b (depth, n), both dense. */
+INLINE void matrix_product(const int add, const int pieces, size apart, size m, size n, const float *a, size row,
+                           size step, const float *b, float *c, size depth)
+{
+    size column = 0;
+    for (; column + 2 * LANES <= n; column += 2 * LANES)
+        product_of_rows(2, add, pieces, apart, m, a, row, step, b + column, n, c + column, n, depth);
+    if (column < n) product_of_rows(1, add, pieces, apart, m, a, row, step, b + column, n, c + column, n, depth);
 }
 
 /* c (m, n) = a (m, k) b (k, n), all dense. */
 static void multiply(size m, size n, size k, const float *a, const float *b, float *c)
 {
-    for (size column = 0; column < n; column += 16)
-        product_of_rows(0, 1, 0, m, a, k, 1, b + column, n, c + column, n, k);
+    matrix_product(0, 1, 0, m, n, a, k, 1, b, c, k);
 }
 
 /* c (m, n) += aᵀ b of a (k, m) and b (k, n). */
 static void add_transposed(size m, size n, size k, const float *a, const float *b, float *c)
 {
-    for (size column = 0; column < n; column += 16)
-        product_of_rows(1, 1, 0, m, a, 1, m, b + column, n, c + column, n, k);
+    matrix_product(1, 1, 0, m, n, a, 1, m, b, c, k);
 }
 
 /* Winograd's transforms of one line: Bᵀ, its transpose, Aᵀ and its transpose. */
-INLINE void b_transposed(const v8 d[6], v8 v[6])
+INLINE void b_transposed(const vec d[6], vec v[6])
 {
     v[0] = 4.0f * d[0] - 5.0f * d[2] + d[4];
-    v8 even = d[4] - 4.0f * d[2], odd = d[3] - 4.0f * d[1];
+    vec even = d[4] - 4.0f * d[2], odd = d[3] - 4.0f * d[1];
     v[1] = even + odd, v[2] = even - odd;
     even = d[4] - d[2], odd = 2.0f * (d[3] - d[1]);
     v[3] = even + odd, v[4] = even - odd;
     v[5] = 4.0f * d[1] - 5.0f * d[3] + d[5];
 }
 
-INLINE void b_plain(const v8 v[6], v8 d[6])
+INLINE void b_plain(const vec v[6], vec d[6])
 {
-    const v8 sum12 = v[1] + v[2], less12 = v[2] - v[1], sum34 = v[3] + v[4], less34 = v[4] - v[3];
+    const vec sum12 = v[1] + v[2], less12 = v[2] - v[1], sum34 = v[3] + v[4], less34 = v[4] - v[3];
     d[0] = 4.0f * v[0];
     d[1] = 4.0f * (less12 + v[5]) + 2.0f * less34;
     d[2] = -5.0f * v[0] - 4.0f * sum12 - sum34;
@@ -125,18 +137,18 @@ INLINE void b_plain(const v8 v[6], v8 d[6])
     d[5] = v[5];
 }
 
-INLINE void a_transposed(const v8 m[6], v8 y[4])
+INLINE void a_transposed(const vec m[6], vec y[4])
 {
-    const v8 sum12 = m[1] + m[2], less12 = m[1] - m[2], sum34 = m[3] + m[4], less34 = m[3] - m[4];
+    const vec sum12 = m[1] + m[2], less12 = m[1] - m[2], sum34 = m[3] + m[4], less34 = m[3] - m[4];
     y[0] = m[0] + sum12 + sum34;
     y[1] = less12 + 2.0f * less34;
     y[2] = sum12 + 4.0f * sum34;
     y[3] = less12 + 8.0f * less34 + m[5];
 }
 
-INLINE void a_plain(const v8 y[4], v8 m[6])
+INLINE void a_plain(const vec y[4], vec m[6])
 {
-    v8 even = y[0] + y[2], odd = y[1] + y[3];
+    vec even = y[0] + y[2], odd = y[1] + y[3];
     m[0] = y[0], m[1] = even + odd, m[2] = even - odd;
     even = y[0] + 4.0f * y[2], odd = 2.0f * y[1] + 8.0f * y[3];
     m[3] = even + odd, m[4] = even - odd, m[5] = y[3];
@@ -189,16 +201,16 @@ static void windows(const float *x, float *v, Shape s, size channels, size first
         for (size c = 0; c < along; c++) {
             const float *corner = x + TILE * r * row + TILE * c * channels;
             float *to = v + (first + r * along + c) * channels;
-            for (size k = 0; k < channels; k += 8) {
-                v8 half[6][6];
+            for (size k = 0; k < channels; k += LANES) {
+                vec half[6][6];
                 for (int j = 0; j < 6; j++) {
-                    v8 line[6], out[6];
+                    vec line[6], out[6];
                     for (int i = 0; i < 6; i++) line[i] = FROM(corner + i * row + j * channels + k);
                     b_transposed(line, out);
                     for (int i = 0; i < 6; i++) half[i][j] = out[i];
                 }
                 for (int i = 0; i < 6; i++) {
-                    v8 out[6];
+                    vec out[6];
                     b_transposed(half[i], out);
                     for (int j = 0; j < 6; j++) AT(to + (6 * i + j) * tiles * channels + k) = out[j];
                 }
@@ -214,15 +226,15 @@ static void add_windows(const float *v, float *x, Shape s, size channels, size f
         for (size c = 0; c < along; c++) {
             float *corner = x + TILE * r * row + TILE * c * channels;
             const float *from = v + (first + r * along + c) * channels;
-            for (size k = 0; k < channels; k += 8) {
-                v8 half[6][6];
+            for (size k = 0; k < channels; k += LANES) {
+                vec half[6][6];
                 for (int i = 0; i < 6; i++) {
-                    v8 line[6];
+                    vec line[6];
                     for (int j = 0; j < 6; j++) line[j] = FROM(from + (6 * i + j) * tiles * channels + k);
                     b_plain(line, half[i]);
                 }
                 for (int j = 0; j < 6; j++) {
-                    v8 line[6], out[6];
+                    vec line[6], out[6];
                     for (int i = 0; i < 6; i++) line[i] = half[i][j];
                     b_plain(line, out);
                     for (int i = 0; i < 6; i++) AT(corner + i * row + j * channels + k) += out[i];
@@ -240,16 +252,16 @@ static void outputs(const float *m, float *y, Shape s, size first, size tiles)
             const float *from = m + (first + r * along + c) * s.out;
             const size high = s.height - TILE * r < TILE ? s.height - TILE * r : TILE;
             const size wide = s.width - TILE * c < TILE ? s.width - TILE * c : TILE;
-            for (size k = 0; k < s.out; k += 8) {
-                v8 half[4][6];
+            for (size k = 0; k < s.out; k += LANES) {
+                vec half[4][6];
                 for (int j = 0; j < 6; j++) {
-                    v8 line[6], out[4];
+                    vec line[6], out[4];
                     for (int i = 0; i < 6; i++) line[i] = FROM(from + (6 * i + j) * tiles * s.out + k);
                     a_transposed(line, out);
                     for (int i = 0; i < 4; i++) half[i][j] = out[i];
                 }
                 for (int i = 0; i < 4; i++) {
-                    v8 out[4];
+                    vec out[4];
                     a_transposed(half[i], out);
                     for (int j = 0; j < 4; j++)
                         if (i < high && j < wide)
@@ -267,16 +279,16 @@ static void back_outputs(const float *y, float *m, Shape s, size first, size til
         for (size c = 0; c < along; c++) {
             const float *corner = y + TILE * r * row + TILE * c * s.out;
             float *to = m + (first + r * along + c) * s.out;
-            for (size k = 0; k < s.out; k += 8) {
-                v8 half[6][4];
+            for (size k = 0; k < s.out; k += LANES) {
+                vec half[6][4];
                 for (int j = 0; j < 4; j++) {
-                    v8 line[4], out[6];
+                    vec line[4], out[6];
                     for (int i = 0; i < 4; i++) line[i] = FROM(corner + i * row + j * s.out + k);
                     a_plain(line, out);
                     for (int i = 0; i < 6; i++) half[i][j] = out[i];
                 }
                 for (int i = 0; i < 6; i++) {
-                    v8 out[6];
+                    vec out[6];
                     a_plain(half[i], out);
                     for (int j = 0; j < 6; j++) AT(to + (6 * i + j) * tiles * s.out + k) = out[j];
                 }
@@ -289,10 +301,10 @@ static void add_moments(const float *y, size pixels, size channels, double *sums
 {
     for (size from = 0; from < pixels; from += FEW) {
         const size until = from + FEW < pixels ? from + FEW : pixels;
-        for (size k = 0; k < channels; k += 8) {
-            v8 sum = {0}, square = {0};
+        for (size k = 0; k < channels; k += LANES) {
+            vec sum = {0}, square = {0};
             for (size p = from; p < until; p++) {
-                const v8 value = FROM(y + p * channels + k);
+                const vec value = FROM(y + p * channels + k);
                 sum += value, square += value * value;
             }
             add_vector(sums + k, sum), add_vector(sums + channels + k, square);
@@ -306,9 +318,7 @@ static void convolve_colours(const float *x, const float *w, float *y, Shape s, 
     const size row = (s.width + 2) * 3;
     pad(x, scratch, s.height, s.width, 3, s.height + 2, s.width + 2);
     for (size r = 0; r < s.height; r++)
-        for (size k = 0; k < s.out; k += 16)
-            product_of_rows(0, 3, row, s.width, scratch + r * row, 3, 1, w + k, s.out,
-                            y + r * s.width * s.out + k, s.out, 9);
+        matrix_product(0, 3, row, s.width, s.out, scratch + r * row, 3, 1, w, y + r * s.width * s.out, 9);
 }
 
 static void convolve(const float *x, const float *u, float *y, Shape s, size count, float *scratch)
@@ -357,22 +367,22 @@ INLINE void pool(const float *y, const float *scale, const float *shift, float *
         for (size c = 0; c < along; c++) {
             const float *from = y + (2 * r * width + 2 * c) * channels;
             const size to = (r * along + c) * channels;
-            for (size k = 0; k < channels; k += 8) {
-                const v8 by = FROM(scale + k), plus = FROM(shift + k);
-                v8 value = FROM(from + k), best = value * by + plus;
-                v8i where = {0};
+            for (size k = 0; k < channels; k += LANES) {
+                const vec by = FROM(scale + k), plus = FROM(shift + k);
+                vec value = FROM(from + k), best = value * by + plus;
+                ivec where = {0};
                 for (int i = 1; i < 4; i++) {
-                    const v8 other = FROM(from + ((i >> 1) * width + (i & 1)) * channels + k);
-                    const v8 scaled = other * by + plus;
-                    const v8i larger = ~(scaled <= best) & (best == best); /* NaN wins, as in torch */
+                    const vec other = FROM(from + ((i >> 1) * width + (i & 1)) * channels + k);
+                    const vec scaled = other * by + plus;
+                    const ivec larger = ~(scaled <= best) & (best == best); /* NaN wins, as in torch */
                     best = pick(larger, scaled, best);
                     if (keep) value = pick(larger, other, value), where = (larger & i) | (~larger & where);
                 }
-                if (relu) best = pick(best <= 0.0f, (v8){0}, best);
+                if (relu) best = pick(best <= 0.0f, (vec){0}, best);
                 AT(z + to + k) = best;
                 if (keep) {
                     AT(most + to + k) = value;
-                    *(v8b *)(place + to + k) = __builtin_convertvector(where, v8b);
+                    *(bvec *)(place + to + k) = __builtin_convertvector(where, bvec);
                 }
             }
         }
@@ -418,13 +428,13 @@ void back_moments(const float *gradient, const float *most, const float *scale, 
     for (size from = FIRST(part), last = FIRST(part + 1); from < last; from += FEW) {
         const size until = from + FEW < last ? from + FEW : last;
         double *own = sums + part * 2 * channels;
-        for (size k = 0; k < channels; k += 8) {
-            const v8 by = FROM(scale + k), plus = FROM(shift + k);
-            v8 sum = {0}, with_y = {0};
+        for (size k = 0; k < channels; k += LANES) {
+            const vec by = FROM(scale + k), plus = FROM(shift + k);
+            vec sum = {0}, with_y = {0};
             for (size p = from; p < until; p++) {
-                const v8 value = FROM(most + p * channels + k);
-                v8 passed = FROM(gradient + p * channels + k);
-                if (relu) passed = pick(value * by + plus <= 0.0f, (v8){0}, passed);
+                const vec value = FROM(most + p * channels + k);
+                vec passed = FROM(gradient + p * channels + k);
+                if (relu) passed = pick(value * by + plus <= 0.0f, (vec){0}, passed);
                 sum += passed, with_y += passed * value;
             }
             add_vector(own + k, sum), add_vector(own + channels + k, with_y);
@@ -447,25 +457,25 @@ static void back_rows(const Back *back, const float *y, float *dy, size dy_row, 
     const size rows = r + 1 < s.height ? 2 : 1, along = rows == 2 ? s.width / 2 : 0, channels = s.out;
     for (size c = 0; c < along; c++) {
         const size from = (r / 2 * along + c) * channels;
-        for (size k = 0; k < channels; k += 8) {
-            const v8 by_y = FROM(back->by_y + k), constant = FROM(back->constant + k);
-            const v8i place = __builtin_convertvector(*(const v8b *)(back->place + from + k), v8i);
-            v8 gradient = FROM(back->gradient + from + k) * FROM(back->by_gradient + k);
+        for (size k = 0; k < channels; k += LANES) {
+            const vec by_y = FROM(back->by_y + k), constant = FROM(back->constant + k);
+            const ivec place = __builtin_convertvector(*(const bvec *)(back->place + from + k), ivec);
+            vec gradient = FROM(back->gradient + from + k) * FROM(back->by_gradient + k);
             if (back->relu) {
-                const v8 value = FROM(back->most + from + k) * FROM(back->scale + k) + FROM(back->shift + k);
-                gradient = pick(value <= 0.0f, (v8){0}, gradient);
+                const vec value = FROM(back->most + from + k) * FROM(back->scale + k) + FROM(back->shift + k);
+                gradient = pick(value <= 0.0f, (vec){0}, gradient);
             }
             for (int i = 0; i < 4; i++) {
                 const size row = i >> 1, column = 2 * c + (i & 1);
                 AT(dy + row * dy_row + column * channels + k) =
                     FROM(y + ((r + row) * s.width + column) * channels + k) * by_y + constant +
-                    pick(place == i, gradient, (v8){0});
+                    pick(place == i, gradient, (vec){0});
             }
         }
     }
     for (size row = 0; row < rows; row++)
         for (size c = 2 * along; c < s.width; c++)
-            for (size k = 0; k < channels; k += 8)
+            for (size k = 0; k < channels; k += LANES)
                 AT(dy + row * dy_row + c * channels + k) =
                     FROM(y + ((r + row) * s.width + c) * channels + k) * FROM(back->by_y + k) +
                     FROM(back->constant + k);
@@ -481,7 +491,7 @@ static void back_colours(const Back *back, const float *x, const float *y, float
         back_rows(back, y, dy, s.width * s.out, s, r);
         for (size i = 0; i < 6; i++)
             if (r + i / 3 < s.height)
-                for (size k = 0; k < s.out; k += 8)
+                for (size k = 0; k < s.out; k += LANES)
                     product(9, 1, 1, 1, 0, scratch + (r + i / 3 + i % 3) * row, 1, 3,
                             dy + i / 3 * s.width * s.out + k, s.out, dw + 9 * (i % 3) * s.out + k, s.out,
                             s.width);
