@@ -1368,10 +1368,10 @@ MUTANTS = [
         "backends/test_onnx.py -k exchanged",
     ),
     Mutant(
-        "the mirror image is left out of the graph",
+        "mirror images and moved pictures are left out of the graph",
         "export/graphs.py",
-        "if self.mirrored:",
-        "if False:",
+        "shown = appearances(prepared.to(self.mean.dtype), self.spec)",
+        "shown = [prepared.to(self.mean.dtype)]",
         "backends/test_onnx.py -k scores_and_answers",
     ),
     Mutant(

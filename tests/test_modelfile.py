@@ -290,5 +290,7 @@ def test_the_fingerprint_changes_with_what_features_depend_on_and_nothing_else(m
         make_model(last_relu=True),
         make_model(preprocessing=wider),
         make_model(mirrored=True),
+        make_model(moved=2),
+        make_model(moved=3),
     ]
-    assert len({fingerprint(one) for one in [model, *others]}) == 5
+    assert len({fingerprint(one) for one in [model, *others]}) == 7

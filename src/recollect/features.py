@@ -141,13 +141,15 @@ def augmented_views(
     """Return features of `views` augmented versions of every picture, float16 (views, n, d).
 
     The extractor is frozen: evaluation mode, in which the dropout of the paper's `resnet` still draws its own
-    mask for every view. `check` is called between batches and may raise to end the work.
+    mask for every view. Views are moved at random already, and so not by `spec.moved`. `check` is called
+    between batches and may raise to end the work.
     """
     model.extractor.freeze()
     extractor = model.extractor.for_extraction()
     result = torch.zeros(views, len(images), model.width, dtype=torch.float16)
     work = images.stream(_batches(images))
-    with torch.no_grad(), bar("augmented views", views * len(images)) as advance, closing(work) as stream:
+    progress = bar("augmented views", views * len(images))
+    with torch.no_grad(), model.unmoved(), progress as advance, closing(work) as stream:
         for rows, pixels in stream:
             for view in range(views):
                 # torch seeds its CPU generator with 32 bits: those of a sum would repeat.

@@ -18,7 +18,7 @@ from recollect.features import FeatureSet, category_means, extract
 from recollect.methods.episodic import EpisodesOfPictures
 from recollect.methods.prototypical import PrototypicalNetworks
 from recollect.model.model import Model
-from recollect.model.spec import bias_at
+from recollect.model.spec import Calibration, bias_at
 from recollect.modelfile import load_model, read_header
 from recollect.training import loop
 from recollect.training import train as training
@@ -318,6 +318,32 @@ class Untouchable:
         pytest.fail(f"test pictures were looked at: {name}")
 
     __len__ = __iter__ = __getitem__ = __getattribute__
+
+
+def test_the_finished_model_is_calibrated_at_five_places_and_no_weight_depends_on_them(
+    tiny_split, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(training, "load_data", lambda *_, **__: tiny_split)
+    seen = []
+    monkeypatch.setattr(
+        training, "calibrate", lambda _, *held_out, **__: seen.append(held_out) or Calibration()
+    )
+    for moved in (0, 3):
+        training.train(configured(moved=moved, generator="average"), tmp_path / f"moved-{moved}")
+    plain, moved = (load_model(tmp_path / f"moved-{number}") for number in (0, 3))
+    assert (plain.spec.moved, moved.spec.moved) == (0, 3)
+    learned = zip(plain.extractor.state_dict().values(), moved.extractor.state_dict().values(), strict=True)
+    assert all(torch.equal(one, other) for one, other in learned)
+    for model, (novel, base) in zip((plain, moved), seen, strict=True):
+        for features, images in ((novel, tiny_split.val), (base, tiny_split.base_val)):
+            torch.testing.assert_close(features.features, extract(model, images).features)
+    assert not torch.allclose(seen[0][0].features, seen[1][0].features)
+    again = configured(moved=3, generator="average", stage1_from=str(tmp_path / "moved-0"))
+    training.train(again, tmp_path / "again")
+    for name, value in moved.state_dict().items():
+        assert torch.equal(load_model(tmp_path / "again").state_dict()[name], value), "of the other's stage 1"
+    assert load_model(tmp_path / "again").spec == moved.spec
+    torch.testing.assert_close(seen[2][0].features, seen[1][0].features)
 
 
 @pytest.mark.parametrize("reserve", [True, False])

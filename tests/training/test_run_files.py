@@ -128,7 +128,11 @@ def test_a_resumed_run_has_the_metrics_of_one_that_was_not_stopped(tmp_path, mon
 
 @pytest.mark.parametrize(
     ("setting", "step"),
-    [({"stage1.muon": "0.5"}, 2), ({"mirrored": "true"}, 5), ({"stage1.small.size": "16"}, 2)],
+    [
+        ({"stage1.muon": "0.5"}, 2),
+        ({"mirrored": "true"}, 5),
+        ({"stage1.small.size": "16"}, 2),
+    ],
 )
 def test_a_resumed_run_of_any_recipe_ends_with_the_same_weights(
     tmp_path, monkeypatch, make_split, plain, step, setting

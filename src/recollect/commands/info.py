@@ -21,11 +21,11 @@ def model_info(model: str | Path) -> dict[str, Any]:
     """Return what a model file is and where it comes from.
 
     `file`, `megabytes`, `format`, `method`, `parameters`, `fingerprint` (what features depend on),
-    `extractor`, `last_relu`, `centred`, `mirrored`, `classifier`, `generator`, `shot_aware`, `preprocessing`,
-    `base_categories` (how many) and the first of them, `first_categories`; `taught` (how many categories
-    came with the file) and `calibration`; `trained_on` (`data`, `split`, `skip_bad`, `key`); `provenance` as
-    the training wrote it, with its configuration. `parameters` and `fingerprint` are null if the extractor's
-    weights come from a package that is not installed.
+    `extractor`, `last_relu`, `centred`, `mirrored`, `moved`, `classifier`, `generator`, `shot_aware`,
+    `preprocessing`, `base_categories` (how many) and the first of them, `first_categories`; `taught` (how
+    many categories came with the file) and `calibration`; `trained_on` (`data`, `split`, `skip_bad`, `key`);
+    `provenance` as the training wrote it, with its configuration. `parameters` and `fingerprint` are null if
+    the extractor's weights come from a package that is not installed.
     """
     path, header, parameters, fingerprint = summarise(model)
     spec, provenance = header.spec, header.provenance
@@ -68,7 +68,8 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
         "size": f"{info['megabytes']:.1f} MB, format {info['format']}",
         "method": "" if info["method"] == PAPER else info["method"],
         "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}"
-        f"{', centred' if info['centred'] else ''}{', mirrored' if info['mirrored'] else ''}",
+        f"{', centred' if info['centred'] else ''}{', mirrored' if info['mirrored'] else ''}"
+        f"{', moved by ' + str(info['moved']) + ' pixels' if info['moved'] else ''}",
         "classifier": info["classifier"],
         "generator": f"{info['generator']}{', shot-aware' if info['shot_aware'] else ''}",
         "parameters": f"unknown, because its weights are not installed: {PUBLISHED[info['extractor']].remedy}"

@@ -15,7 +15,7 @@ from recollect.export.notation import OPSET, joined, prepare_graph, written
 from recollect.model.classifier import unit
 from recollect.model.extractors.onnx import OnnxExtractor
 from recollect.model.generator import STEP, AttentionGenerator, AverageGenerator, RidgeGenerator
-from recollect.model.model import Model
+from recollect.model.model import Model, appearances, mean_of
 
 
 class _Extractor(nn.Module):
@@ -28,16 +28,14 @@ class _Extractor(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.extractor = model.extractor.for_inference()
-        self.mirrored = model.spec.mirrored
+        self.spec = model.spec
         self.register_buffer("mean", model.mean.view(3, 1, 1))
         self.register_buffer("std", model.std.view(3, 1, 1))
         self.register_buffer("centre", model.centre if model.spec.centred else None)
 
     def forward(self, prepared: Tensor) -> Tensor:
-        x = (prepared.to(self.mean.dtype) - self.mean) / self.std
-        features: Tensor = self.extractor(x)
-        if self.mirrored:
-            features = (features + self.extractor(x.flip(3))) / 2
+        shown = appearances(prepared.to(self.mean.dtype), self.spec)
+        features = mean_of([self.extractor((one - self.mean) / self.std) for one in shown])
         return features if self.centre is None else features - self.centre
 
 

@@ -239,7 +239,8 @@ class EpisodesOfPictures(Stage):
     def judge(self) -> dict[str, float]:
         """Return Novel on validation tasks of as many shots."""
         self.model.eval()
-        novel, base = self.judgement.features(self.model, self.method)
+        with self.model.unmoved():
+            novel, base = self.judgement.features(self.model, self.method)
         score = self.method.scores(self.model, novel, base)
         return {"novel": self.judgement.figures(self.model, novel, base, score)["novel"]}
 

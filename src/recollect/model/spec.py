@@ -75,6 +75,8 @@ class ModelSpec(Value):
     categories: tuple[str, ...]
     centred: bool = False  # a mean feature, kept with the weights, is subtracted from every feature
     mirrored: bool = False  # a feature is the mean of a picture's and its mirror image's
+    # A feature is the mean of a picture as it is and moved by so many pixels to each of its four sides.
+    moved: Annotated[int, Field(ge=0, le=MOST_SIZE)] = 0
     shot_aware: bool = False  # attention counts for less, the more examples a category has
     learner: LearnerSpec | None = None
 

@@ -72,7 +72,7 @@ def fit_to_minutes(config: Config, model: Model, split: Split, speed_of: Measure
     if config.learns_generator:
         stage2_steps = min(config.stage2.steps, int(_STAGE_TWO_SHARE * seconds / speed.stage2_step))
         seconds -= stage2_steps * speed.stage2_step
-        seconds -= speed.picture * (config.stage2.views * len(split.base_train) + judged)
+        seconds -= speed.picture * (config.stage2.views * len(split.base_train) + config.places * judged)
     seconds -= speed.picture * judged * config.stage1.evaluations
     share = config.stage1.small_share(split.base_train.size)
     stage1_steps = int(seconds / (share * speed.stage1_step))

@@ -155,6 +155,8 @@ class Config(Value):
     finetune: bool = False  # also train a pretrained extractor
     last_relu: bool = False
     mirrored: bool = False  # once trained, the mean feature of a picture and its mirror image
+    # Once trained, the mean feature of a picture where it is and moved by so many pixels to each side.
+    moved: Annotated[int, Field(ge=0, le=MOST_SIZE), _added(0)] = 0
     classifier: ClassifierKind = "cosine"
     generator: GeneratorKind = "attention"
     shots: Literal["mixed"] | Positive = "mixed"  # N' of an episode; mixed: uniform in 1 … max_shots
@@ -206,6 +208,11 @@ class Config(Value):
     def shot_aware(self) -> bool:
         """Return whether the generator learns what the number of examples changes."""
         return self.generator == "attention" and self.shots == "mixed"
+
+    @property
+    def places(self) -> int:
+        """Return at how many places the finished model looks at a picture."""
+        return 5 if self.moved else 1
 
     @property
     def most_shots(self) -> int:

@@ -67,11 +67,13 @@ class RunFolder:
         self.keep(config)
 
     def require_stage_one(self, spec: ModelSpec, trained_on: TrainedOn, *, finetune: bool) -> None:
-        """Refuse this folder's stage-1 model unless it is of this kind and learned from these pictures."""
+        """Refuse this folder's stage-1 model unless it is of this kind and learned from these pictures.
+
+        How a finished model looks at pictures does not matter: in training it sees each once.
+        """
         header = read_header(self.stage_one_model)
-        different = [
-            name for name in ModelSpec.model_fields if getattr(header.spec, name) != getattr(spec, name)
-        ]
+        names = ModelSpec.model_fields.keys() - {"mirrored", "moved"}
+        different = [name for name in sorted(names) if getattr(header.spec, name) != getattr(spec, name)]
         if header.trained_on != trained_on:
             different.append("data or split")
         config = header.provenance.get("config")

@@ -97,8 +97,9 @@ class BaseClassification(Stage):
         return self.steps * self.batches.batch
 
     def judge(self) -> dict[str, float]:
-        """Return validation figures at 1 shot with plain means."""
-        novel, base = self.judgement.features(self.model)
+        """Return validation figures at 1 shot with plain means, of pictures that are not moved."""
+        with self.model.unmoved():
+            novel, base = self.judgement.features(self.model)
         return self.judgement.figures(self.model, novel, base)
 
 

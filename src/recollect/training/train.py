@@ -280,6 +280,7 @@ def new_model(
         categories=split.categories,
         centred=is_pretrained(config.extractor),
         mirrored=config.mirrored,
+        moved=config.moved,
         learner=made_for,
     )
     return starting_model(spec, learner).to(config.device)
@@ -299,7 +300,9 @@ def learn_stage_one(
     if folder.stage_one_model.exists():
         folder.require_stage_one(model.spec, _trained_on(config), finetune=config.finetune)
         remove_file(folder.checkpoint(1))
-        return load_model(folder.stage_one_model, config.extractor).to(config.device)
+        learned = load_model(folder.stage_one_model, config.extractor).to(config.device)
+        learned.spec = model.spec
+        return learned
     forget_views()
     if frozen is None and model.spec.centred:
         centre_on(model, split)
