@@ -13,6 +13,7 @@ from recollect.reproduce.plan import Plan, config_of, read_plan, set_words, task
 from recollect.reproduce.results import CALIBRATED, FIGURES, Compactness, Measured, Place, Results, read_json
 from recollect.reproduce.rows import PAPER_IMAGES, SHOTS, TABLE_1, TABLES, TASK_SEED, Row
 from recollect.system.disk import write_text
+from recollect.training.config import Config
 
 TSNE, PICTURE = "tsne.json", "tsne.png"
 _COMPACT = "Cosine features of unseen categories are more compact."
@@ -62,13 +63,23 @@ def _recipe_of(plan: Plan, results: Results, row: Row) -> str:
         return ""
     figures = {"both": "Both", "novel": "Novel", "ausuc": "AUSUC"}
     training = next(one for one in plan.rows.trainings(1) if one.row == row)
-    select = figures[config_of(plan, training, plan.data).select]
+    config = config_of(plan, training, plan.data)
     fixed = any(CALIBRATED in words for words in files[0]["right"].values())
     balanced = (
         "W_base stays as stage 1 learned it; Both is with the bias that `predict` adds to novel scores, "
         "which depends on the number of shots and was fitted on validation categories; "
     )
-    return f"{row.title}: {balanced if fixed else ''}selected by {select} on tasks of validation categories."
+    selected = f"selected by {figures[config.select]} on tasks of validation categories."
+    return f"{row.title}: {_looks(config)}{balanced if fixed else ''}{selected}"
+
+
+def _looks(config: Config) -> str:
+    """Return over what the feature of a picture is a mean, where it is one."""
+    if not (config.mirrored or config.moved):
+        return ""
+    mirrored = " and its mirror image" if config.mirrored else ""
+    moved = f", in place and moved by {config.moved} pixels to each side" if config.moved else ""
+    return f"features are means over a picture{mirrored}{moved}; "
 
 
 def _departures(plan: Plan) -> list[str]:
