@@ -131,6 +131,13 @@ def test_another_format_is_refused_by_number(saved, number):
     assert f"reads formats up to {FORMAT}" in refused(saved)
 
 
+@pytest.mark.parametrize("moved", [-1, 16, 1000, 2**40, "3.5", None])
+def test_pictures_that_are_moved_out_of_sight_are_refused(saved, moved):
+    """Not least because they would fill the memory."""
+    rewrite(saved, lambda words: words["spec"].update(moved=moved))
+    assert "moved" in refused(saved)
+
+
 @pytest.mark.parametrize("bias", [{}, {"0": 1.0}, {"1" + "0" * 30: 1.0}, {"5": 1e308}, {"x": 1.0}, [1.0]])
 def test_a_bias_that_cannot_be_meant_is_refused(saved, bias):
     rewrite(saved, lambda words: words["calibration"].update(bias=bias))

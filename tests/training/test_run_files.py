@@ -156,6 +156,12 @@ def test_pictures_that_mean_something_else_mirrored_are_refused_for_a_mirrored_m
         train(configured(mirrored="true"), Path("nowhere"))
 
 
+def test_pictures_cannot_be_moved_out_of_sight(monkeypatch, tiny_split):
+    be_quick(monkeypatch, tiny_split)
+    with pytest.raises(ConfigError, match="moved=16 leaves nothing of pictures of 16×16: use less than 16"):
+        train(configured(moved="16"), Path("nowhere"))
+
+
 def test_a_checkpoint_keeps_everything(tmp_path):
     tensors = [{"a": torch.randn(3)} for _ in range(3)]
     pending = {"losses": torch.rand(4), "shares": torch.rand(4)}

@@ -86,6 +86,8 @@ class ModelSpec(Value):
             raise ValueError("two base categories have the same name")
         if self.generator == "ridge" and self.classifier != "cosine":
             raise ValueError("the generator 'ridge' needs the cosine classifier")
+        if self.moved >= self.preprocessing.size:
+            raise ValueError(f"moved by {self.moved} pixels, nothing is left of a picture")
         if self.shot_aware and self.generator != "attention":
             raise ValueError(f"the generator '{self.generator}' is the same for any number of examples")
         return self

@@ -251,6 +251,11 @@ def resolve(config: Config, split: Split, speed_of: Measure = measure) -> Config
     )
     if config.mirrored and not split.flips:
         raise ConfigError(f"mirrored: mirror images of {config.data} are of other categories; leave it out")
+    if config.moved >= split.base_train.size:
+        side = split.base_train.size
+        raise ConfigError(
+            f"moved={config.moved} leaves nothing of pictures of {side}×{side}: use less than {side}"
+        )
     model = new_model(config, split)
     augmentation(split, config.stage1)
     small_pictures(model, config.stage1)
