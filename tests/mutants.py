@@ -1368,10 +1368,31 @@ MUTANTS = [
         "backends/test_onnx.py -k exchanged",
     ),
     Mutant(
+        "views are moved twice",
+        "features.py",
+        "with torch.no_grad(), model.unmoved(), progress",
+        "with torch.no_grad(), progress",
+        "training/test_learning.py -k neither_views",
+    ),
+    Mutant(
+        "black does not come in where a picture is moved",
+        "model/model.py",
+        "around = F.pad(pictures, (by, by, by, by))",
+        'around = F.pad(pictures, (by, by, by, by), mode="replicate")',
+        "model/test_model.py -k five_places",
+    ),
+    Mutant(
+        "a picture is moved to three sides",
+        "model/model.py",
+        "(by, 2 * by), (2 * by, by)",
+        "(by, 2 * by), (by, 2 * by)",
+        "model/test_model.py -k five_places",
+    ),
+    Mutant(
         "mirror images and moved pictures are left out of the graph",
         "export/graphs.py",
-        "shown = appearances(prepared.to(self.mean.dtype), self.spec)",
-        "shown = [prepared.to(self.mean.dtype)]",
+        "torch.cat(appearances(prepared.to(self.mean.dtype), self.spec))",
+        "torch.cat([prepared.to(self.mean.dtype)] * self.spec.looks)",
         "backends/test_onnx.py -k scores_and_answers",
     ),
     Mutant(

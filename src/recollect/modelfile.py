@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from recollect.model.model import Learner, Model
 
 # 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature, 4 no
-# changes of base categories, and 5 no learners of methods that learn to learn.
+# changes of base categories, 5 no learners of methods that learn to learn, and 6 no moved pictures.
 FORMAT = 7
 PAPER = "recollect"  # the method of the paper
 FILE_NAME = "model.safetensors"

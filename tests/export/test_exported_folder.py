@@ -117,8 +117,9 @@ def _shifted(model):
     return graph
 
 
-def test_int8_is_smaller_and_measured(make_model, tmp_path):
-    model = make_model(extractor="c64f")
+@pytest.mark.parametrize("looks", [{}, {"mirrored": True, "moved": 2}], ids=["once", "ten times"])
+def test_int8_is_smaller_and_measured(make_model, tmp_path, looks):
+    model = make_model(extractor="c64f", **looks)
     found = export(model, tmp_path / "out", PICTURES, int8=True)
     assert read_export(tmp_path / "out").int8
     assert found["cosine"] > 0.9

@@ -22,6 +22,7 @@ from recollect.model.spec import Calibration, bias_at
 from recollect.modelfile import load_model, read_header
 from recollect.training import loop
 from recollect.training import train as training
+from recollect.training.budget import Speed, fit_to_minutes, judged_pictures
 from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config, EpisodicRecipe, StageOne, StageTwo
 from recollect.training.loop import Stage, run_stage
@@ -156,6 +157,23 @@ def test_views_are_computed_once_for_generators_on_one_stage_1(tiny_split, make_
     )
 
 
+def test_neither_views_nor_the_judgement_of_stage_1_depend_on_where_a_finished_model_looks(
+    tiny_split, make_model
+):
+    config = configured()
+    plain, moved = make_model(generator="mean"), make_model(generator="mean", moved=3)
+    assert torch.equal(make_views(moved, tiny_split, config), make_views(plain, tiny_split, config))
+    views = shared_views(plain, tiny_split, config)
+    assert shared_views(moved, tiny_split, config) is views
+    classified = [BaseClassification(model, tiny_split, config).judge() for model in (plain, moved)]
+    assert classified[0] == classified[1]
+    recipe = EpisodicRecipe(ways=3, queries=2, episodes=2)
+    config = configured(shots=1, episodic=recipe, select_tasks=50)
+    method = PrototypicalNetworks()
+    episodic = [EpisodesOfPictures(method, model, tiny_split, config).judge() for model in (plain, moved)]
+    assert episodic[0] == episodic[1]
+
+
 def test_episodes_of_pictures_are_random_crops_too(tiny_split, make_model, seen):
     images = noise_pictures([9] * 7)
     split = replace(tiny_split, base_train=images)
@@ -211,6 +229,17 @@ def test_stage_2_drops_features_in_steps_and_none_when_judging(tiny_split, make_
 
 
 # What reaches the steps
+
+
+def test_minutes_leave_time_for_looking_at_pictures_in_five_places(tiny_split, make_model):
+    def speed(*_):
+        return Speed(stage1_step=1.0, stage2_step=0.5, picture=0.1)
+
+    steps = [
+        fit_to_minutes(configured(minutes=10.0, moved=moved), make_model(), tiny_split, speed).stage1.steps
+        for moved in (0, 3)
+    ]
+    assert steps[0] - steps[1] == pytest.approx(4 * 0.1 * judged_pictures(tiny_split), abs=1)
 
 
 class Walk(Stage):

@@ -69,7 +69,7 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
         "method": "" if info["method"] == PAPER else info["method"],
         "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}"
         f"{', centred' if info['centred'] else ''}{', mirrored' if info['mirrored'] else ''}"
-        f"{', moved by ' + str(info['moved']) + ' pixels' if info['moved'] else ''}",
+        f"{', moved by ' + str(info['moved']) + ' px' if info['moved'] else ''}",
         "classifier": info["classifier"],
         "generator": f"{info['generator']}{', shot-aware' if info['shot_aware'] else ''}",
         "parameters": f"unknown, because its weights are not installed: {PUBLISHED[info['extractor']].remedy}"

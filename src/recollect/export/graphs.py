@@ -15,7 +15,7 @@ from recollect.export.notation import OPSET, joined, prepare_graph, written
 from recollect.model.classifier import unit
 from recollect.model.extractors.onnx import OnnxExtractor
 from recollect.model.generator import STEP, AttentionGenerator, AverageGenerator, RidgeGenerator
-from recollect.model.model import Model, appearances, mean_of
+from recollect.model.model import Model, appearances
 
 
 class _Extractor(nn.Module):
@@ -34,8 +34,11 @@ class _Extractor(nn.Module):
         self.register_buffer("centre", model.centre if model.spec.centred else None)
 
     def forward(self, prepared: Tensor) -> Tensor:
-        shown = appearances(prepared.to(self.mean.dtype), self.spec)
-        features = mean_of([self.extractor((one - self.mean) / self.std) for one in shown])
+        # All in one batch: as passes of their own, each would get its own copy of the weights in int8.
+        shown = torch.cat(appearances(prepared.to(self.mean.dtype), self.spec))
+        features: Tensor = self.extractor((shown - self.mean) / self.std)
+        if self.spec.looks > 1:
+            features = features.view(self.spec.looks, -1, features.shape[1]).mean(0)
         return features if self.centre is None else features - self.centre
 
 

@@ -104,11 +104,15 @@ class Model(Head):
         seen = pixels.to(self.mean.dtype).permute(0, 3, 1, 2)
         shown = [seen] if self.extractor.training else appearances(seen, self.spec)
         mean, std = self.mean.view(3, 1, 1), self.std.view(3, 1, 1)
-        return mean_of([extractor((one - mean) / std) for one in shown]) - self.centre
+        features = [extractor((one - mean) / std) for one in shown]
+        return (features[0] if len(features) == 1 else sum(features) / len(features)) - self.centre
 
     @contextmanager
     def unmoved(self) -> Iterator[None]:
-        """For a while, show pictures where they are and not moved, which takes a fifth of the time."""
+        """For a while, show pictures where they are and not moved, which takes a fifth of the time.
+
+        Meanwhile nothing may change the model's `spec`, or save it.
+        """
         spec = self.spec
         self.spec = spec.model_copy(update={"moved": 0})
         try:
@@ -129,8 +133,3 @@ def appearances(pictures: Tensor, spec: ModelSpec) -> list[Tensor]:
         places = (0, by), (by, 0), (by, 2 * by), (2 * by, by)
         shown += [around[:, :, top : top + height, left : left + width] for top, left in places]
     return shown + [one.flip(3) for one in shown] if spec.mirrored else shown
-
-
-def mean_of(features: list[Tensor]) -> Tensor:
-    """Return the mean feature over several appearances."""
-    return features[0] if len(features) == 1 else torch.stack(features).sum(0) / len(features)

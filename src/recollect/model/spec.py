@@ -11,6 +11,7 @@ ClassifierKind = Literal["cosine", "dot"]
 GeneratorKind = Literal["mean", "average", "attention", "ridge"]
 Channels = tuple[float, float, float]
 MOST_SIZE = 1024  # pixels a side of an input; efficientnet-lite0 takes 0.3 GB for one picture of that size
+PLACES = 5  # where a model looks whose pictures are moved: in place, up, down, left and right
 RIDGE = 0.3  # λ of the generator `ridge`, for features of unit length
 OWN_CODE = "module:"  # before the name of an extractor that is a caller's own
 ONNX = "onnx:"  # before the path of an ONNX file that is used as extractor
@@ -79,6 +80,11 @@ class ModelSpec(Value):
     moved: Annotated[int, Field(ge=0, le=MOST_SIZE)] = 0
     shot_aware: bool = False  # attention counts for less, the more examples a category has
     learner: LearnerSpec | None = None
+
+    @property
+    def looks(self) -> int:
+        """Return how often the extractor looks at a picture."""
+        return (PLACES if self.moved else 1) * (2 if self.mirrored else 1)
 
     @model_validator(mode="after")
     def _distinct(self) -> "ModelSpec":

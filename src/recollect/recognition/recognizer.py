@@ -466,7 +466,7 @@ class Recognizer:
         total = 1 if not several else len(pictures) if isinstance(pictures, Sized) else None
         rest = cast("Iterator[Picture]", iter(pictures if several else [pictures]))  # type: ignore[arg-type]
         prepare, done = self._spec.preprocessing, 0
-        count = max(1, min(_BATCH, _BATCH_PIXELS // prepare.size**2))
+        count = max(1, min(_BATCH, _BATCH_PIXELS // (self._spec.looks * prepare.size**2)))
         while some := list(islice(rest, count)):
             names = [_name(picture, done + place, total) for place, picture in enumerate(some, 1)]
             pixels = [

@@ -13,7 +13,6 @@ from recollect.reproduce.plan import Plan, config_of, read_plan, set_words, task
 from recollect.reproduce.results import CALIBRATED, FIGURES, Compactness, Measured, Place, Results, read_json
 from recollect.reproduce.rows import PAPER_IMAGES, SHOTS, TABLE_1, TABLES, TASK_SEED, Row
 from recollect.system.disk import write_text
-from recollect.training.config import Config
 
 TSNE, PICTURE = "tsne.json", "tsne.png"
 _COMPACT = "Cosine features of unseen categories are more compact."
@@ -51,7 +50,11 @@ def _introduction(plan: Plan, results: Results) -> str:
 
 def _notes(plan: Plan, results: Results) -> str:
     """Return what a reader must know of the table and of its rows, each once."""
-    own = [] if plan.table == TABLE_1.name else [_recipe_of(plan, results, row) for row in plan.rows.rows]
+    if plan.table == TABLE_1.name:
+        looks = dict.fromkeys(map(_looks, results.files.values()))
+        own = [f"{words.capitalize()}." for words in looks if words]
+    else:
+        own = [_recipe_of(plan, results, row) for row in plan.rows.rows]
     notes = dict.fromkeys([plan.rows.notes, *(row.note for row in plan.rows.rows), *own, *_departures(plan)])
     return "".join(f" {note}" for note in notes if note)
 
@@ -63,23 +66,25 @@ def _recipe_of(plan: Plan, results: Results, row: Row) -> str:
         return ""
     figures = {"both": "Both", "novel": "Novel", "ausuc": "AUSUC"}
     training = next(one for one in plan.rows.trainings(1) if one.row == row)
-    config = config_of(plan, training, plan.data)
+    select = figures[config_of(plan, training, plan.data).select]
     fixed = any(CALIBRATED in words for words in files[0]["right"].values())
     balanced = (
         "W_base stays as stage 1 learned it; Both is with the bias that `predict` adds to novel scores, "
         "which depends on the number of shots and was fitted on validation categories; "
     )
-    selected = f"selected by {figures[config.select]} on tasks of validation categories."
-    return f"{row.title}: {_looks(config)}{balanced if fixed else ''}{selected}"
+    selected = f"selected by {select} on tasks of validation categories."
+    looks = _looks(files[0])
+    return f"{row.title}: {looks}{'; ' * bool(looks)}{balanced if fixed else ''}{selected}"
 
 
-def _looks(config: Config) -> str:
+def _looks(file: dict[str, Any]) -> str:
     """Return over what the feature of a picture is a mean, where it is one."""
-    if not (config.mirrored or config.moved):
+    mirrored, moved = file.get("mirrored", False), file.get("moved", 0)
+    if not (mirrored or moved):
         return ""
-    mirrored = " and its mirror image" if config.mirrored else ""
-    moved = f", in place and moved by {config.moved} pixels to each side" if config.moved else ""
-    return f"features are means over a picture{mirrored}{moved}; "
+    image = " and its mirror image" if mirrored else ""
+    places = f", in place and moved by {moved} px to each side" if moved else ""
+    return f"features are means over a picture{image}{places}"
 
 
 def _departures(plan: Plan) -> list[str]:

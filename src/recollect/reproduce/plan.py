@@ -260,7 +260,7 @@ def affordable(plan: Plan, data: str, split: Split) -> float:
             measured = own.settled(config) if own else config.model_copy(update={"generator": "attention"})
             speeds[kind] = (own.speed if own else measure)(measured, new_model(measured, split), split)
         speed = speeds[kind]
-        waiting += speed.picture * judged * config.places
+        waiting += speed.picture * judged * (own.settled(config) if own else config).places
         if training.stage1 is None:
             small = stage1.small_share(split.base_train.size) if ours else 1.0
             learning += speed.stage1_step * small * (stage1.steps or 1)

@@ -109,6 +109,8 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
         "episodes_seen": facts.get("episodes_seen"),
         "training_seconds": learned,
         "evaluation_seconds": round(time.perf_counter() - began, 1),
+        "mirrored": header.spec.mirrored,
+        "moved": header.spec.moved,
         "report": {**report, "model": f"runs/{training.name}", "data": plan.data},
         "right": {
             str(shots): right_answers(given, joint=method.joint, bias=biases[shots])

@@ -42,7 +42,8 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
     views = torch.randn(1, len(split.base_train), model.width)
     trial = copy.deepcopy(model)
     trial.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
-    episodic = EpisodicTraining(trial, split, config, views.half())
+    with trial.unmoved():  # these features are not needed: steps alone are timed
+        episodic = EpisodicTraining(trial, split, config, views.half())
     stage2_step = seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     return Speed(stage1_step, stage2_step, picture)
 
@@ -72,8 +73,8 @@ def fit_to_minutes(config: Config, model: Model, split: Split, speed_of: Measure
     if config.learns_generator:
         stage2_steps = min(config.stage2.steps, int(_STAGE_TWO_SHARE * seconds / speed.stage2_step))
         seconds -= stage2_steps * speed.stage2_step
-        seconds -= speed.picture * (config.stage2.views * len(split.base_train) + config.places * judged)
-    seconds -= speed.picture * judged * config.stage1.evaluations
+        seconds -= speed.picture * config.stage2.views * len(split.base_train)
+    seconds -= speed.picture * judged * (config.stage1.evaluations + config.places)
     share = config.stage1.small_share(split.base_train.size)
     stage1_steps = int(seconds / (share * speed.stage1_step))
     if stage1_steps < config.stage1.evaluations or (config.learns_generator and stage2_steps < 1):

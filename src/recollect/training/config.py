@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from recollect.data.imageset import CACHE_GB
 from recollect.errors import ConfigError
-from recollect.model.spec import MOST_SIZE, ClassifierKind, GeneratorKind, Value
+from recollect.model.spec import MOST_SIZE, PLACES, ClassifierKind, GeneratorKind, Value
 from recollect.modelfile import PAPER
 from recollect.pretrained import is_pretrained
 from recollect.training.losses import LossKind
@@ -212,7 +212,7 @@ class Config(Value):
     @property
     def places(self) -> int:
         """Return at how many places the finished model looks at a picture."""
-        return 5 if self.moved else 1
+        return PLACES if self.moved else 1
 
     @property
     def most_shots(self) -> int:

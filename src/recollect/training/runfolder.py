@@ -69,10 +69,11 @@ class RunFolder:
     def require_stage_one(self, spec: ModelSpec, trained_on: TrainedOn, *, finetune: bool) -> None:
         """Refuse this folder's stage-1 model unless it is of this kind and learned from these pictures.
 
-        How a finished model looks at pictures does not matter: in training it sees each once.
+        How the finished model looks at pictures does not matter, unless its features were centred: a model
+        that is trained from the start looks at each once.
         """
         header = read_header(self.stage_one_model)
-        names = ModelSpec.model_fields.keys() - {"mirrored", "moved"}
+        names = ModelSpec.model_fields.keys() - (set() if spec.centred else {"mirrored", "moved"})
         different = [name for name in sorted(names) if getattr(header.spec, name) != getattr(spec, name)]
         if header.trained_on != trained_on:
             different.append("data or split")

@@ -97,7 +97,7 @@ class BaseClassification(Stage):
         return self.steps * self.batches.batch
 
     def judge(self) -> dict[str, float]:
-        """Return validation figures at 1 shot with plain means, of pictures that are not moved."""
+        """Return validation figures at 1 shot with plain means, of pictures in one place."""
         with self.model.unmoved():
             novel, base = self.judgement.features(self.model)
         return self.judgement.figures(self.model, novel, base)
