@@ -3,7 +3,7 @@
     python -m benchmarks.recipe cifar-fs:images.zip NAME --out docs/results/recipe
 
 NAME is one of `TRIALS`. A trial trains c32f and is judged with plain means on validation categories. What
-helped is a setting of `recollect train` (`stage1.muon`, `stage1.small`, `mirrored`, `moved`); the rest is
+helped is a setting of `recollect train` (`stage1.muon`, `stage1.small`, `mirrored`, `shifted`); the rest is
 here only.
 `--teaching` then compares ways of showing the examples to a trial's model: `NAME-teaching.json`.
 """

@@ -131,11 +131,11 @@ def test_another_format_is_refused_by_number(saved, number):
     assert f"reads formats up to {FORMAT}" in refused(saved)
 
 
-@pytest.mark.parametrize("moved", [-1, 16, 1000, 2**40, "3.5", None])
-def test_pictures_that_are_moved_out_of_sight_are_refused(saved, moved):
+@pytest.mark.parametrize("shifted", [-1, 16, 1000, 2**40, "3.5", None])
+def test_pictures_that_are_shifted_out_of_sight_are_refused(saved, shifted):
     """Not least because they would fill the memory."""
-    rewrite(saved, lambda words: words["spec"].update(moved=moved))
-    assert "moved" in refused(saved)
+    rewrite(saved, lambda words: words["spec"].update(shifted=shifted))
+    assert "shifted" in refused(saved)
 
 
 @pytest.mark.parametrize("bias", [{}, {"0": 1.0}, {"1" + "0" * 30: 1.0}, {"5": 1e308}, {"x": 1.0}, [1.0]])
@@ -297,7 +297,7 @@ def test_the_fingerprint_changes_with_what_features_depend_on_and_nothing_else(m
         make_model(last_relu=True),
         make_model(preprocessing=wider),
         make_model(mirrored=True),
-        make_model(moved=2),
-        make_model(moved=3),
+        make_model(shifted=2),
+        make_model(shifted=3),
     ]
     assert len({fingerprint(one) for one in [model, *others]}) == 7

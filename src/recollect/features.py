@@ -141,7 +141,7 @@ def augmented_views(
     """Return features of `views` augmented versions of every picture, float16 (views, n, d).
 
     The extractor is frozen: evaluation mode, in which the dropout of the paper's `resnet` still draws its own
-    mask for every view. Views are moved at random already, and so not by `spec.moved`. `check` is called
+    mask for every view. Views are shifted at random already, and so not by `spec.shifted`. `check` is called
     between batches and may raise to end the work.
     """
     model.extractor.freeze()
@@ -149,7 +149,7 @@ def augmented_views(
     result = torch.zeros(views, len(images), model.width, dtype=torch.float16)
     work = images.stream(_batches(images))
     progress = bar("augmented views", views * len(images))
-    with torch.no_grad(), model.unmoved(), progress as advance, closing(work) as stream:
+    with torch.no_grad(), model.unshifted(), progress as advance, closing(work) as stream:
         for rows, pixels in stream:
             for view in range(views):
                 # torch seeds its CPU generator with 32 bits: those of a sum would repeat.

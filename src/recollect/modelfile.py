@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from recollect.model.model import Learner, Model
 
 # 1 had no taught categories and no calibration, 2 no method and one bias only, 3 no mean feature, 4 no
-# changes of base categories, 5 no learners of methods that learn to learn, and 6 no moved pictures.
+# changes of base categories, 5 no learners of methods that learn to learn, and 6 no shifted pictures.
 FORMAT = 7
 PAPER = "recollect"  # the method of the paper
 FILE_NAME = "model.safetensors"
@@ -349,7 +349,7 @@ def fingerprint(model: "Model") -> str:
 def digest_of(spec: ModelSpec, weights: Tensors) -> str:
     """Return a digest of a whole model: what taught vectors depend on."""
     # Newer fields are left out at their defaults, so that stores of older models still match.
-    newer = {"centred", "mirrored", "moved", "shot_aware", "learner"}
+    newer = {"centred", "mirrored", "shifted", "shot_aware", "learner"}
     newer = {name for name in newer if not getattr(spec, name)}
     return _digest_of(spec.model_dump(exclude=newer), weights)
 
@@ -357,7 +357,7 @@ def digest_of(spec: ModelSpec, weights: Tensors) -> str:
 def _digest(spec: ModelSpec, weights: Tensors, centre: npt.NDArray[np.generic] | None = None) -> str:
     words = [spec.extractor, spec.last_relu, spec.preprocessing.model_dump()]
     words += ["mirrored"] if spec.mirrored else []
-    words += [f"moved {spec.moved}"] if spec.moved else []
+    words += [f"shifted {spec.shifted}"] if spec.shifted else []
     return _digest_of(words, weights if centre is None else {**weights, "": centre.astype(np.float32)})
 
 

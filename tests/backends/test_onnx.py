@@ -36,7 +36,7 @@ CALIBRATION = Calibration(
 )
 KINDS = {
     "attention": {"calibration": CALIBRATION},
-    "ridge": {"generator": "ridge", "mirrored": True, "moved": 2, "centred": True},
+    "ridge": {"generator": "ridge", "mirrored": True, "shifted": 2, "centred": True},
 }
 TAUGHT = {"okapi": PICTURES[:2], "tapir": PICTURES[2:3], "base-2": PICTURES[3:5]}
 

@@ -65,7 +65,7 @@ def test_info_says_what_the_model_is(path, tiny_model):
         "last_relu": False,
         "centred": False,
         "mirrored": False,
-        "moved": 0,
+        "shifted": 0,
         "classifier": "cosine",
         "generator": "attention",
         "shot_aware": False,

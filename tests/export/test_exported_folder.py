@@ -117,7 +117,7 @@ def _shifted(model):
     return graph
 
 
-@pytest.mark.parametrize("looks", [{}, {"mirrored": True, "moved": 2}], ids=["once", "ten times"])
+@pytest.mark.parametrize("looks", [{}, {"mirrored": True, "shifted": 2}], ids=["once", "ten times"])
 def test_int8_is_smaller_and_measured(make_model, tmp_path, looks):
     model = make_model(extractor="c64f", **looks)
     found = export(model, tmp_path / "out", PICTURES, int8=True)

@@ -243,8 +243,8 @@ def test_a_mirrored_model_has_the_mean_feature_of_a_picture_and_its_mirror_image
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_a_moved_model_has_the_mean_feature_over_five_places(make_model, mirrored):
-    moved, plain = make_model(mirrored=mirrored, moved=3), make_model(mirrored=mirrored)
+def test_a_shifted_model_has_the_mean_feature_over_five_places(make_model, mirrored):
+    shifted, plain = make_model(mirrored=mirrored, shifted=3), make_model(mirrored=mirrored)
     pixels = torch.randint(0, 256, (2, 16, 16, 3), dtype=torch.uint8)
     places = [pixels]
     for rows, columns in ((3, 0), (-3, 0), (0, 3), (0, -3)):
@@ -255,15 +255,15 @@ def test_a_moved_model_has_the_mean_feature_over_five_places(make_model, mirrore
                     place[:, row + rows, column + columns] = pixels[:, row, column]
         places.append(place)
     with torch.no_grad():
-        found, expected = moved.embed(pixels), torch.stack([plain.embed(place) for place in places]).mean(0)
+        found, expected = shifted.embed(pixels), torch.stack([plain.embed(place) for place in places]).mean(0)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
         assert not torch.allclose(found, plain.embed(pixels))
-        with moved.unmoved():
-            assert torch.equal(moved.embed(pixels), plain.embed(pixels))
-        assert torch.equal(moved.embed(pixels), found)
-        for model in (moved, plain):
+        with shifted.unshifted():
+            assert torch.equal(shifted.embed(pixels), plain.embed(pixels))
+        assert torch.equal(shifted.embed(pixels), found)
+        for model in (shifted, plain):
             model.train()
-        assert torch.equal(moved.embed(pixels), plain.embed(pixels)), "it learns from single pictures"
+        assert torch.equal(shifted.embed(pixels), plain.embed(pixels)), "it learns from single pictures"
 
 
 def test_embedding_runs_in_channels_last_without_a_copy(tiny_model):

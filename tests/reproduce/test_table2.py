@@ -100,9 +100,9 @@ def test_the_page_shows_what_evaluate_measures_on_test_categories(finished):
 
 def test_both_is_as_predicted_where_base_vectors_stay_in_stage_2(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(whole_training, "_calibrate", lambda *_: Calibration(bias=-50.0))
-    settings = SETTINGS | {"stage2.learn_base": "false", "moved": "2"}
+    settings = SETTINGS | {"stage2.learn_base": "false", "shifted": "2"}
     reproduced(tmp_path, extractors=("c32f",), settings=settings)
-    told = "c32f: features are means over a picture, in place and moved by 2 px to each side; W_base stays "
+    told = "c32f: features are means over a picture, in place and shifted by 2 px to each side; W_base stays "
     assert told in (tmp_path / "table2.md").read_text(encoding="utf-8")
     assert "features are means" not in (finished / "table2.md").read_text(encoding="utf-8")
     report = evaluation_report(

@@ -161,16 +161,16 @@ def test_neither_views_nor_the_judgement_of_stage_1_depend_on_where_a_finished_m
     tiny_split, make_model
 ):
     config = configured()
-    plain, moved = make_model(generator="mean"), make_model(generator="mean", moved=3)
-    assert torch.equal(make_views(moved, tiny_split, config), make_views(plain, tiny_split, config))
+    plain, shifted = make_model(generator="mean"), make_model(generator="mean", shifted=3)
+    assert torch.equal(make_views(shifted, tiny_split, config), make_views(plain, tiny_split, config))
     views = shared_views(plain, tiny_split, config)
-    assert shared_views(moved, tiny_split, config) is views
-    classified = [BaseClassification(model, tiny_split, config).judge() for model in (plain, moved)]
+    assert shared_views(shifted, tiny_split, config) is views
+    classified = [BaseClassification(model, tiny_split, config).judge() for model in (plain, shifted)]
     assert classified[0] == classified[1]
     recipe = EpisodicRecipe(ways=3, queries=2, episodes=2)
     config = configured(shots=1, episodic=recipe, select_tasks=50)
     method = PrototypicalNetworks()
-    episodic = [EpisodesOfPictures(method, model, tiny_split, config).judge() for model in (plain, moved)]
+    episodic = [EpisodesOfPictures(method, model, tiny_split, config).judge() for model in (plain, shifted)]
     assert episodic[0] == episodic[1]
 
 
@@ -236,8 +236,10 @@ def test_minutes_leave_time_for_looking_at_pictures_in_five_places(tiny_split, m
         return Speed(stage1_step=1.0, stage2_step=0.5, picture=0.1)
 
     steps = [
-        fit_to_minutes(configured(minutes=10.0, moved=moved), make_model(), tiny_split, speed).stage1.steps
-        for moved in (0, 3)
+        fit_to_minutes(
+            configured(minutes=10.0, shifted=shifted), make_model(), tiny_split, speed
+        ).stage1.steps
+        for shifted in (0, 3)
     ]
     assert steps[0] - steps[1] == pytest.approx(4 * 0.1 * judged_pictures(tiny_split), abs=1)
 
@@ -357,21 +359,21 @@ def test_the_finished_model_is_calibrated_at_five_places_and_no_weight_depends_o
     monkeypatch.setattr(
         training, "calibrate", lambda _, *held_out, **__: seen.append(held_out) or Calibration()
     )
-    for moved in (0, 3):
-        training.train(configured(moved=moved, generator="average"), tmp_path / f"moved-{moved}")
-    plain, moved = (load_model(tmp_path / f"moved-{number}") for number in (0, 3))
-    assert (plain.spec.moved, moved.spec.moved) == (0, 3)
-    learned = zip(plain.extractor.state_dict().values(), moved.extractor.state_dict().values(), strict=True)
+    for shifted in (0, 3):
+        training.train(configured(shifted=shifted, generator="average"), tmp_path / f"shifted-{shifted}")
+    plain, shifted = (load_model(tmp_path / f"shifted-{number}") for number in (0, 3))
+    assert (plain.spec.shifted, shifted.spec.shifted) == (0, 3)
+    learned = zip(plain.extractor.state_dict().values(), shifted.extractor.state_dict().values(), strict=True)
     assert all(torch.equal(one, other) for one, other in learned)
-    for model, (novel, base) in zip((plain, moved), seen, strict=True):
+    for model, (novel, base) in zip((plain, shifted), seen, strict=True):
         for features, images in ((novel, tiny_split.val), (base, tiny_split.base_val)):
             torch.testing.assert_close(features.features, extract(model, images).features)
     assert not torch.allclose(seen[0][0].features, seen[1][0].features)
-    again = configured(moved=3, generator="average", stage1_from=str(tmp_path / "moved-0"))
+    again = configured(shifted=3, generator="average", stage1_from=str(tmp_path / "shifted-0"))
     training.train(again, tmp_path / "again")
-    for name, value in moved.state_dict().items():
+    for name, value in shifted.state_dict().items():
         assert torch.equal(load_model(tmp_path / "again").state_dict()[name], value), "of the other's stage 1"
-    assert load_model(tmp_path / "again").spec == moved.spec
+    assert load_model(tmp_path / "again").spec == shifted.spec
     torch.testing.assert_close(seen[2][0].features, seen[1][0].features)
 
 

@@ -156,25 +156,25 @@ def test_pictures_that_mean_something_else_mirrored_are_refused_for_a_mirrored_m
         train(configured(mirrored="true"), Path("nowhere"))
 
 
-def test_a_resumed_run_of_a_moved_model_ends_with_the_same_model(tmp_path, monkeypatch, make_split):
+def test_a_resumed_run_of_a_shifted_model_ends_with_the_same_model(tmp_path, monkeypatch, make_split):
     be_quick(monkeypatch, make_split(size=32))
-    train(configured(moved="3"), tmp_path / "whole")
+    train(configured(shifted="3"), tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_at(patch, tmp_path / "broken", 2, 2)
         with pytest.raises(Stopped):
-            train(configured(moved="3"), tmp_path / "broken")
+            train(configured(shifted="3"), tmp_path / "broken")
     resume(tmp_path / "broken")
     whole, broken = (read_header(tmp_path / name) for name in ("whole", "broken"))
     assert (whole.spec, whole.calibration) == (broken.spec, broken.calibration)
-    assert whole.spec.moved == 3
+    assert whole.spec.shifted == 3
     weights = [load_model(tmp_path / name).state_dict() for name in ("whole", "broken")]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-def test_pictures_cannot_be_moved_out_of_sight(monkeypatch, tiny_split):
+def test_pictures_cannot_be_shifted_out_of_sight(monkeypatch, tiny_split):
     be_quick(monkeypatch, tiny_split)
-    with pytest.raises(ConfigError, match="moved=16 leaves nothing of pictures of 16×16: use less than 16"):
-        train(configured(moved="16"), Path("nowhere"))
+    with pytest.raises(ConfigError, match="shifted=16 leaves nothing of pictures of 16×16: use less than 16"):
+        train(configured(shifted="16"), Path("nowhere"))
 
 
 def test_a_checkpoint_keeps_everything(tmp_path):

@@ -1,12 +1,14 @@
 """How batches and episodes are drawn, and how learning rates run."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.errors import ConfigError
-from recollect.training.config import differences, make_config, preset_names, read_preset
+from recollect.training.config import default_preset, differences, make_config, preset_names, read_preset
 from recollect.training.loop import step_seed
 from recollect.training.schedules import OneCycle, Steps
 from recollect.training.stage1 import BalancedBatches
@@ -80,9 +82,41 @@ def test_differences_name_settings_by_their_path():
     assert differences(old, old) == []
 
 
-def test_a_setting_that_does_not_exist_is_named():
-    with pytest.raises(ConfigError, match=r"stage1\.pases"):
-        make_config({}, {"data": "glyphs"}, {"stage1.pases": "3"})
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("stage1.pases=3", "there is no setting 'stage1.pases'; did you mean 'stage1.passes'?"),
+        ("shiftd=3", "there is no setting 'shiftd'; did you mean 'shifted'?"),
+        ("stage1.small.sise=3", "there is no setting 'stage1.small.sise'; did you mean 'stage1.small.size'?"),
+        ("learn_base=true", "there is no setting 'learn_base'; did you mean 'stage2.learn_base'?"),
+        ("xyzzy=3", "there is no setting 'xyzzy'"),
+        ("shifted=true", "--set shifted=true: this setting is not switched on or off; give it a number"),
+        ("stage1.pad=false", "--set stage1.pad=false: this setting is not switched on or off; give it a"),
+    ],
+)
+def test_a_setting_that_does_not_exist_or_is_no_switch_is_named(setting, words):
+    key, value = setting.split("=")
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        make_config({}, {"data": "glyphs"}, {key: value})
+
+
+def test_switches_are_switched():
+    assert make_config({}, {"data": "glyphs"}, {"mirrored": "true", "stage2.learn_base": "false"}).mirrored
+
+
+@pytest.mark.parametrize(
+    ("data", "extractor", "name"),
+    [
+        ("mini-imagenet:x", "", "mini-imagenet-c64f"),
+        ("mini-imagenet:x", "c32f", "mini-imagenet-c32f"),
+        ("mini-imagenet:x", "resnet", "mini-imagenet-resnet"),
+        ("mini-imagenet:x", "resnet10", "mini-imagenet-c64f"),
+        ("cifar-fs:x", "c32f", "cifar-fs-c64f-quick"),
+        ("photos", "c32f", None),
+    ],
+)
+def test_the_preset_suits_data_and_extractor(data, extractor, name):
+    assert default_preset(data, extractor) == name
 
 
 def test_every_step_has_its_own_seed():

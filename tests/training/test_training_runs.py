@@ -313,6 +313,17 @@ def test_stage_one_of_another_kind_of_model_is_refused(finished, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("place", ["nothing", "model.safetensors", "glyphs"])
+def test_stage_one_is_that_of_a_run(finished, tmp_path, place):
+    named = str(finished / place) if place.endswith("safetensors") else place
+    config = make_config(RunFolder(finished).config().model_dump(), {"stage1_from": named})
+    with pytest.raises(
+        ConfigError, match=r"stage1_from=.*: name the folder of a run whose stage 1 is finished"
+    ):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_stage_one_that_was_selected_on_other_categories_is_refused(pictures, tmp_path):
     first = configured(pictures, split='{"val": ["colour1"], "test": ["colour2"]}', generator="mean")
     train(first, tmp_path / "first")

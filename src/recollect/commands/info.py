@@ -21,7 +21,7 @@ def model_info(model: str | Path) -> dict[str, Any]:
     """Return what a model file is and where it comes from.
 
     `file`, `megabytes`, `format`, `method`, `parameters`, `fingerprint` (what features depend on),
-    `extractor`, `last_relu`, `centred`, `mirrored`, `moved`, `classifier`, `generator`, `shot_aware`,
+    `extractor`, `last_relu`, `centred`, `mirrored`, `shifted`, `classifier`, `generator`, `shot_aware`,
     `preprocessing`, `base_categories` (how many) and the first of them, `first_categories`; `taught` (how
     many categories came with the file) and `calibration`; `trained_on` (`data`, `split`, `skip_bad`, `key`);
     `provenance` as the training wrote it, with its configuration. `parameters` and `fingerprint` are null if
@@ -69,7 +69,7 @@ def _what(info: dict[str, Any]) -> dict[str, str]:
         "method": "" if info["method"] == PAPER else info["method"],
         "extractor": f"{info['extractor']}{', last ReLU kept' if info['last_relu'] else ''}"
         f"{', centred' if info['centred'] else ''}{', mirrored' if info['mirrored'] else ''}"
-        f"{', moved by ' + str(info['moved']) + ' px' if info['moved'] else ''}",
+        f"{', shifted by ' + str(info['shifted']) + ' px' if info['shifted'] else ''}",
         "classifier": info["classifier"],
         "generator": f"{info['generator']}{', shot-aware' if info['shot_aware'] else ''}",
         "parameters": f"unknown, because its weights are not installed: {PUBLISHED[info['extractor']].remedy}"

@@ -19,8 +19,8 @@ def around(model: Model, extractor: OnnxExtractor) -> onnx.ModelProto:
     given = extractor.interface
     if given.single:
         raise ModelError(f"{extractor.name} takes one picture at a time: export it for any number of them")
-    if model.spec.mirrored or model.spec.moved:
-        kind = "mirrored" if model.spec.mirrored else "moved"
+    if model.spec.mirrored or model.spec.shifted:
+        kind = "mirrored" if model.spec.mirrored else "shifted"
         raise ModelError(f"{extractor.name}: a {kind} model on an ONNX file cannot be exported")
     body = _converted(extractor)
     (output,) = (one for one in body.graph.output if one.name == given.output)

@@ -69,7 +69,7 @@ class AdaptingMethod(EpisodicMethod):
             "test_steps": config.meta.test_steps or test,
         }
         meta = config.meta.model_copy(update=asked)
-        return super().settled(config).model_copy(update={"mirrored": False, "moved": 0, "meta": meta})
+        return super().settled(config).model_copy(update={"mirrored": False, "shifted": 0, "meta": meta})
 
     def check(self, config: Config, split: Split) -> None:
         """Refuse an extractor that is not one of the four-block ConvNets."""

@@ -239,7 +239,7 @@ class EpisodesOfPictures(Stage):
     def judge(self) -> dict[str, float]:
         """Return Novel on validation tasks of as many shots."""
         self.model.eval()
-        with self.model.unmoved():
+        with self.model.unshifted():
             novel, base = self.judgement.features(self.model, self.method)
         score = self.method.scores(self.model, novel, base)
         return {"novel": self.judgement.figures(self.model, novel, base, score)["novel"]}

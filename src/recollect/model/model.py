@@ -108,13 +108,13 @@ class Model(Head):
         return (features[0] if len(features) == 1 else sum(features) / len(features)) - self.centre
 
     @contextmanager
-    def unmoved(self) -> Iterator[None]:
-        """For a while, show pictures where they are and not moved, which takes a fifth of the time.
+    def unshifted(self) -> Iterator[None]:
+        """For a while, show pictures where they are and not shifted, which takes a fifth of the time.
 
         Meanwhile nothing may change the model's `spec`, or save it.
         """
         spec = self.spec
-        self.spec = spec.model_copy(update={"moved": 0})
+        self.spec = spec.model_copy(update={"shifted": 0})
         try:
             yield
         finally:
@@ -122,11 +122,11 @@ class Model(Head):
 
 
 def appearances(pictures: Tensor, spec: ModelSpec) -> list[Tensor]:
-    """Return how a model looks at pictures (n, 3, h, w): as they are, moved and mirrored, each (n, 3, h, w).
+    """Return how a model looks at pictures (n, 3, h, w): in place, shifted and mirrored, all of one shape.
 
     What moves out of the picture is lost, and black comes in, as in the random crops of training.
     """
-    height, width, by = *pictures.shape[2:], spec.moved
+    height, width, by = *pictures.shape[2:], spec.shifted
     shown = [pictures]
     if by:
         around = F.pad(pictures, (by, by, by, by))

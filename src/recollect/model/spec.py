@@ -11,7 +11,7 @@ ClassifierKind = Literal["cosine", "dot"]
 GeneratorKind = Literal["mean", "average", "attention", "ridge"]
 Channels = tuple[float, float, float]
 MOST_SIZE = 1024  # pixels a side of an input; efficientnet-lite0 takes 0.3 GB for one picture of that size
-PLACES = 5  # where a model looks whose pictures are moved: in place, up, down, left and right
+PLACES = 5  # where a model looks whose pictures are shifted: in place, up, down, left and right
 RIDGE = 0.3  # λ of the generator `ridge`, for features of unit length
 OWN_CODE = "module:"  # before the name of an extractor that is a caller's own
 ONNX = "onnx:"  # before the path of an ONNX file that is used as extractor
@@ -76,15 +76,15 @@ class ModelSpec(Value):
     categories: tuple[str, ...]
     centred: bool = False  # a mean feature, kept with the weights, is subtracted from every feature
     mirrored: bool = False  # a feature is the mean of a picture's and its mirror image's
-    # A feature is the mean of a picture as it is and moved by so many pixels to each of its four sides.
-    moved: Annotated[int, Field(ge=0, le=MOST_SIZE)] = 0
+    # A feature is the mean of a picture as it is and shifted by so many pixels to each of its four sides.
+    shifted: Annotated[int, Field(ge=0, le=MOST_SIZE)] = 0
     shot_aware: bool = False  # attention counts for less, the more examples a category has
     learner: LearnerSpec | None = None
 
     @property
     def looks(self) -> int:
         """Return how often the extractor looks at a picture."""
-        return (PLACES if self.moved else 1) * (2 if self.mirrored else 1)
+        return (PLACES if self.shifted else 1) * (2 if self.mirrored else 1)
 
     @model_validator(mode="after")
     def _distinct(self) -> "ModelSpec":
@@ -92,8 +92,8 @@ class ModelSpec(Value):
             raise ValueError("two base categories have the same name")
         if self.generator == "ridge" and self.classifier != "cosine":
             raise ValueError("the generator 'ridge' needs the cosine classifier")
-        if self.moved >= self.preprocessing.size:
-            raise ValueError(f"moved by {self.moved} pixels, nothing is left of a picture")
+        if self.shifted >= self.preprocessing.size:
+            raise ValueError(f"shifted by {self.shifted} pixels, nothing is left of a picture")
         if self.shot_aware and self.generator != "attention":
             raise ValueError(f"the generator '{self.generator}' is the same for any number of examples")
         return self

@@ -79,11 +79,11 @@ def _recipe_of(plan: Plan, results: Results, row: Row) -> str:
 
 def _looks(file: dict[str, Any]) -> str:
     """Return over what the feature of a picture is a mean, where it is one."""
-    mirrored, moved = file.get("mirrored", False), file.get("moved", 0)
-    if not (mirrored or moved):
+    mirrored, shifted = file.get("mirrored", False), file.get("shifted", 0)
+    if not (mirrored or shifted):
         return ""
     image = " and its mirror image" if mirrored else ""
-    places = f", in place and moved by {moved} px to each side" if moved else ""
+    places = f", in place and shifted by {shifted} px to each side" if shifted else ""
     return f"features are means over a picture{image}{places}"
 
 

@@ -121,7 +121,7 @@ class Result(_Words):
     evaluation_seconds: float
     report: _Report
     mirrored: bool = False  # features are means over pictures and their mirror images
-    moved: int = 0  # and over five places, so many pixels apart
+    shifted: int = 0  # and over five places, so many pixels apart
     right: dict[str, dict[str, str]]  # by number of shots and by figure, packed
 
     @model_validator(mode="after")

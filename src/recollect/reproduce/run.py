@@ -110,7 +110,7 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
         "training_seconds": learned,
         "evaluation_seconds": round(time.perf_counter() - began, 1),
         "mirrored": header.spec.mirrored,
-        "moved": header.spec.moved,
+        "shifted": header.spec.shifted,
         "report": {**report, "model": f"runs/{training.name}", "data": plan.data},
         "right": {
             str(shots): right_answers(given, joint=method.joint, bias=biases[shots])

@@ -3,8 +3,10 @@
 import copy
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import resources
 from math import ceil
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -155,8 +157,8 @@ class Config(Value):
     finetune: bool = False  # also train a pretrained extractor
     last_relu: bool = False
     mirrored: bool = False  # once trained, the mean feature of a picture and its mirror image
-    # Once trained, the mean feature of a picture where it is and moved by so many pixels to each side.
-    moved: Annotated[int, Field(ge=0, le=MOST_SIZE), _added(0)] = 0
+    # Once trained, the mean feature of a picture where it is and shifted by so many pixels to each side.
+    shifted: Annotated[int, Field(ge=0, le=MOST_SIZE), _added(0)] = 0
     classifier: ClassifierKind = "cosine"
     generator: GeneratorKind = "attention"
     shots: Literal["mixed"] | Positive = "mixed"  # N' of an episode; mixed: uniform in 1 … max_shots
@@ -212,7 +214,7 @@ class Config(Value):
     @property
     def places(self) -> int:
         """Return at how many places the finished model looks at a picture."""
-        return PLACES if self.moved else 1
+        return PLACES if self.shifted else 1
 
     @property
     def most_shots(self) -> int:
@@ -240,10 +242,11 @@ def default_preset(
     of_method = f"{data.partition(':')[0]}-{method}"
     if of_method in preset_names():
         return of_method
+    own = f"mini-imagenet-{extractor}"
     recipes = {
         "glyphs": "demo",
         "cifar-fs": "cifar-fs-c64f-quick",
-        "mini-imagenet": "mini-imagenet-c64f",
+        "mini-imagenet": own if own in preset_names() else "mini-imagenet-c64f",
         "omniglot": "omniglot-c64f",
     }
     return recipes.get(data.partition(":")[0])
@@ -271,15 +274,10 @@ def make_config(
             if not isinstance(inner, dict):
                 raise ConfigError(f"--set {key}={text}: '{name}' holds no settings of its own")
         inner[last] = _parse(text)
-    try:
-        config = Config.model_validate(values)
-    except ValidationError as error:
-        found = error.errors()
-        place = _place(found[0]["loc"])
-        reasons = " or ".join(one["msg"] for one in found if _place(one["loc"]) == place)
-        given = repr(found[0]["input"])
-        given = given if len(given) < 200 else f"{given[:100]}…"
-        raise ConfigError(f"setting '{place}' = {given}: {reasons}") from error
+    config = _validated(values)
+    for key, text in (settings or {}).items():
+        if isinstance(_parse(text), bool) and not isinstance(attrgetter(key)(config), bool):
+            raise ConfigError(f"--set {key}={text}: this setting is not switched on or off; give it a number")
     if config.last_relu and is_pretrained(config.extractor):
         raise ConfigError(
             f"--last-relu: '{config.extractor}' is pretrained and cannot be changed; leave it out"
@@ -294,6 +292,37 @@ def make_config(
     if config.closed_form and config.stage1_from is not None:
         raise ConfigError("stage1_from: --generator ridge has no stages on a frozen extractor; leave it out")
     return config
+
+
+def _validated(values: dict[str, Any]) -> Config:
+    """Return the configuration; say in one line what is wrong with it."""
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        found = error.errors()
+        place = _place(found[0]["loc"])
+        if found[0]["type"] == "extra_forbidden":
+            raise ConfigError(_unknown(place)) from error
+        reasons = " or ".join(one["msg"] for one in found if _place(one["loc"]) == place)
+        given = repr(found[0]["input"])
+        given = given if len(given) < 200 else f"{given[:100]}…"
+        raise ConfigError(f"setting '{place}' = {given}: {reasons}") from error
+
+
+def _unknown(place: str) -> str:
+    """Say that there is no such setting, and which ones are called almost the same."""
+    names = _names(Config(data="", stage1=StageOne(small=SmallFirst(size=1))))
+    close = get_close_matches(place, names, n=1) or [name for name in names if name.endswith(f".{place}")]
+    return f"there is no setting '{place}'" + (f"; did you mean '{close[0]}'?" if close else "")
+
+
+def _names(part: Value, prefix: str = "") -> list[str]:
+    """Return the names of all settings, with their path."""
+    names = []
+    for name in type(part).model_fields:
+        inner = getattr(part, name)
+        names += [prefix + name, *(_names(inner, f"{prefix}{name}.") if isinstance(inner, Value) else [])]
+    return names
 
 
 def _schedule_of(stage: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class RunFolder:
         that is trained from the start looks at each once.
         """
         header = read_header(self.stage_one_model)
-        names = ModelSpec.model_fields.keys() - (set() if spec.centred else {"mirrored", "moved"})
+        names = ModelSpec.model_fields.keys() - (set() if spec.centred else {"mirrored", "shifted"})
         different = [name for name in sorted(names) if getattr(header.spec, name) != getattr(spec, name)]
         if header.trained_on != trained_on:
             different.append("data or split")

@@ -98,7 +98,7 @@ class BaseClassification(Stage):
 
     def judge(self) -> dict[str, float]:
         """Return validation figures at 1 shot with plain means, of pictures in one place."""
-        with self.model.unmoved():
+        with self.model.unshifted():
             novel, base = self.judgement.features(self.model)
         return self.judgement.figures(self.model, novel, base)
 

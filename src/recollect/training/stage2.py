@@ -101,7 +101,7 @@ def shared_views(model: Model, split: Split, config: Config, stop: threading.Eve
     """
     augment = augmentation(split, config.stage1)
     pictures = split.base_train.content_key()
-    with model.unmoved():  # as views are
+    with model.unshifted():  # as views are
         key = (fingerprint(model), pictures, augment, config.stage2.views, config.seed)
     model.extractor.freeze()
     if key not in _last_views:

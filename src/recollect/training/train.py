@@ -38,7 +38,7 @@ from recollect.training.ridge import (
     solve_on_all_pictures,
     solve_on_training_pictures,
 )
-from recollect.training.runfolder import RunFolder
+from recollect.training.runfolder import STAGE_ONE_MODEL, RunFolder
 from recollect.training.selection import HeldOut, Judgement
 from recollect.training.stage1 import BaseClassification, augmentation, small_pictures
 from recollect.training.stage2 import (
@@ -251,10 +251,10 @@ def resolve(config: Config, split: Split, speed_of: Measure = measure) -> Config
     )
     if config.mirrored and not split.flips:
         raise ConfigError(f"mirrored: mirror images of {config.data} are of other categories; leave it out")
-    if config.moved >= split.base_train.size:
+    if config.shifted >= split.base_train.size:
         side = split.base_train.size
         raise ConfigError(
-            f"moved={config.moved} leaves nothing of pictures of {side}×{side}: use less than {side}"
+            f"shifted={config.shifted} leaves nothing of pictures of {side}×{side}: use less than {side}"
         )
     model = new_model(config, split)
     augmentation(split, config.stage1)
@@ -265,6 +265,11 @@ def resolve(config: Config, split: Split, speed_of: Measure = measure) -> Config
         require_memory(len(split.base_train), model.width, config)
     Judgement(split, config.select_shots, config)  # refuses, by name, categories too small for a task
     if config.stage1_from is not None:
+        if not RunFolder(Path(config.stage1_from)).stage_one_model.is_file():
+            raise ConfigError(
+                f"stage1_from={config.stage1_from}: name the folder of a run whose stage 1 is finished; "
+                f"there is no {STAGE_ONE_MODEL} in this one"
+            )
         RunFolder(Path(config.stage1_from)).require_stage_one(
             model.spec, _trained_on(config), finetune=config.finetune
         )
@@ -285,7 +290,7 @@ def new_model(
         categories=split.categories,
         centred=is_pretrained(config.extractor),
         mirrored=config.mirrored,
-        moved=config.moved,
+        shifted=config.shifted,
         learner=made_for,
     )
     return starting_model(spec, learner).to(config.device)
