@@ -300,9 +300,10 @@ def _validated(values: dict[str, Any]) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         found = error.errors()
+        unknown = [one["loc"] for one in found if one["type"] == "extra_forbidden"]
+        if unknown:
+            raise ConfigError(_unknown(_place(unknown[0]))) from error
         place = _place(found[0]["loc"])
-        if found[0]["type"] == "extra_forbidden":
-            raise ConfigError(_unknown(place)) from error
         reasons = " or ".join(one["msg"] for one in found if _place(one["loc"]) == place)
         given = repr(found[0]["input"])
         given = given if len(given) < 200 else f"{given[:100]}…"
