@@ -313,7 +313,9 @@ def _validated(values: dict[str, Any]) -> Config:
 def _unknown(place: str) -> str:
     """Say that there is no such setting, and which ones are called almost the same."""
     names = _names(Config(data="", stage1=StageOne(small=SmallFirst(size=1))))
-    close = get_close_matches(place, names, n=1) or [name for name in names if name.endswith(f".{place}")]
+    close = get_close_matches(place, names, n=1, cutoff=0.8) or [
+        name for name in names if name.endswith(f".{place}")
+    ]
     return f"there is no setting '{place}'" + (f"; did you mean '{close[0]}'?" if close else "")
 
 
