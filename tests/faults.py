@@ -1,7 +1,7 @@
 """Deliberate faults, each of which the tests named beside it must catch; `mutants.py` tries them.
 
-mutmut and cosmic-ray make their own faults, thousands of them, each with a start of torch and a training or two:
-days of work here. This list holds the faults that would do harm without a sound, and runs in minutes.
+mutmut and cosmic-ray make their own faults, thousands of them, each with a start of torch and a training or
+two: days of work here. This list holds the faults that would do harm without a sound, and runs in minutes.
 """
 
 from typing import NamedTuple

@@ -349,9 +349,9 @@ def fingerprint(model: "Model") -> str:
 def digest_of(spec: ModelSpec, weights: Tensors) -> str:
     """Return a digest of a whole model: what taught vectors depend on."""
     # Newer fields are left out at their defaults, so that stores of older models still match.
-    newer = {"centred", "mirrored", "shifted", "shot_aware", "learner"}
-    newer = {name for name in newer if not getattr(spec, name)}
-    return _digest_of(spec.model_dump(exclude=newer), weights)
+    newer = ("centred", "mirrored", "shifted", "shot_aware", "learner")
+    unused = {name for name in newer if not getattr(spec, name)}
+    return _digest_of(spec.model_dump(exclude=unused), weights)
 
 
 def _digest(spec: ModelSpec, weights: Tensors, centre: npt.NDArray[np.generic] | None = None) -> str:
