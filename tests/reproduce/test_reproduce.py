@@ -74,6 +74,17 @@ def test_every_training_is_a_finished_run_with_its_result(finished):
         assert words["report"]["categories"] == "val"
 
 
+def test_a_stage_1_and_what_stands_on_it_are_trained_together():
+    groups = [training.stage1 or training.name for training in rows.TABLE_1.trainings(2)]
+    runs = [name for name, before in zip(groups, [None, *groups], strict=False) if name != before]
+    own = ["cosine-mean", "dot-mean", "relu-mean"]
+    others = [f"{method}-{shots}-shot" for method in ("matching", "prototypical") for shots in (1, 5)]
+    assert runs == [*own, *others, *(f"{name}-seed-1" for name in [*own, *others])]
+    names = [training.name for training in rows.TABLE_1.trainings(2)]
+    for training in rows.TABLE_1.trainings(2):
+        assert training.stage1 is None or names.index(training.stage1) < names.index(training.name)
+
+
 def test_right_answers_by_task_give_the_figures_that_evaluate_gives(finished):
     results = Results(finished, TABLE, 1)
     compared = 0
@@ -139,15 +150,15 @@ def test_what_is_finished_is_not_done_again(finished, colours, tmp_path, monkeyp
 
 def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(finished, colours, tmp_path):
     folder = tmp_path / "killed"
-    # In the middle of the training after two finished ones.
-    begun = folder / "runs" / "cosine-mean" / "stage1.checkpoint.safetensors"
+    # In the middle of the training after the finished ones.
+    begun = folder / "runs" / "dot-mean" / "stage1.checkpoint.safetensors"
     kill_when(begun, lambda: reproduced(colours, folder))
     done = tree(folder / "results")
-    assert sorted(done) == ["matching-1-shot.json", "matching-5-shot.json"]
+    assert sorted(done) == sorted({*tree(finished / "results")} - {"dot-mean.json"})
     stamps = {path: path.stat().st_mtime_ns for path in folder.glob("runs/matching-*/*")}
     said = []
     reproduced(colours, folder, said)
-    assert said[0].startswith("[3/7] cosine-mean, about 0 minutes left")
+    assert said[0].startswith("[7/7] dot-mean, about 0 minutes left")
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, "finished work was touched"
     assert {name: tree(folder / "results")[name] for name in done} == done
     assert timeless(folder, tmp_path / "one") == timeless(finished, tmp_path / "other")

@@ -44,6 +44,7 @@ Decided = dict[
 ]
 _RECIPES = {  # where a table does not take the data's usual one
     ("table1", "cifar-fs"): "cifar-fs-c64f-table",
+    ("table1", "mini-imagenet"): "mini-imagenet-c128f-table",
     ("table2", "cifar-fs"): "cifar-fs-c64f",
 }
 

@@ -114,13 +114,15 @@ class Table:
         return replace(self, rows=tuple(row for row in self.rows if row.key in keys))
 
     def trainings(self, seeds: int) -> Iterator[Training]:
-        """Yield every training: those of extractors first, since the others stand on them."""
-        for ready in (True, False):
-            for seed in range(seeds):
-                for row in self.rows:
-                    if (row.stage1 is None) == ready:
-                        for shots in SHOTS if row.each_shots else (None,):
-                            yield Training(row, shots, seed)
+        """Yield every training: each stage 1 and what stands on it together, the largest such group first."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.stage1 or row.key, []).append(row)
+        for seed in range(seeds):
+            for group in sorted(groups.values(), key=len, reverse=True):
+                for row in group:
+                    for shots in SHOTS if row.each_shots else (None,):
+                        yield Training(row, shots, seed)
 
 
 def _published(five: str, one: str) -> dict[int, Published]:
