@@ -213,11 +213,29 @@ def test_rows_may_be_added_later(finished, tmp_path):
     assert read(one / "plan.json")["keys"] == ["c32f", "c64f"]
 
 
+def test_trainings_with_other_seeds_may_be_added_later(finished, tmp_path):
+    one = tmp_path / "new"
+    shutil.copytree(finished / "runs" / "c32f", one / "runs" / "c32f")
+    reproduced(one, extractors=("c32f",))
+    first = tree(one / "results")
+    reproduced(one, extractors=("c32f",), seeds=2)
+    both = tree(one / "results")
+    assert sorted(both) == ["c32f-seed-1.json", "c32f.json"]
+    assert both["c32f.json"] == first["c32f.json"]
+    assert read(one / "results" / "c32f-seed-1.json")["seed"] == 1
+    assert "2 trainings with different seeds for each cell" in (one / "table2.md").read_text(encoding="utf-8")
+    before = tree(one)
+    reproduced(one, extractors=("c32f",))
+    assert tree(one) == before
+
+
 def test_rows_are_not_added_where_minutes_were_shared_out(finished, tmp_path):
     plan = {**read(finished / "plan.json"), "keys": ["c32f"], "minutes": 5.0}
     write_json(tmp_path / "plan.json", plan)
     with pytest.raises(ConfigError, match=r"keys: .*c32f.* → .*c64f"):
         reproduced(tmp_path, extractors=("c64f",), minutes=5.0)
+    with pytest.raises(ConfigError, match="seeds: 1 → 2"):
+        reproduced(tmp_path, extractors=("c32f",), minutes=5.0, seeds=2)
 
 
 def test_published_figures_stand_beside_ours_on_the_paper_s_data_alone(finished, tmp_path):

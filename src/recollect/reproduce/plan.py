@@ -109,7 +109,8 @@ def make_plan(
 ) -> Plan:
     """Return the plan kept in the folder, which must be for the same, or decide on one.
 
-    Rows that are asked for are added to those of a plan, unless its minutes were shared out among these.
+    Rows and seeds that are asked for are added to those of a plan, unless its minutes were shared out among
+    these.
     """
     taken = sorted(TABLES[table].decided & set(settings or {}))
     if taken:
@@ -136,7 +137,8 @@ def make_plan(
         if minutes is None:
             both = {*plan.keys, *asked["keys"]}
             asked["keys"] = tuple(row.key for row in TABLES[table].rows if row.key in both)
-        fixed = asked.keys() - ({"note"} if minutes is not None else {"note", "keys"})
+            asked["seeds"] = max(plan.seeds, seeds)
+        fixed = asked.keys() - ({"note"} if minutes is not None else {"note", "keys", "seeds"})
         other = [
             f"{name}: {begun[name]} → {asked[name]}" for name in sorted(fixed) if begun[name] != asked[name]
         ]
@@ -144,7 +146,8 @@ def make_plan(
             raise ConfigError(
                 f"{folder} holds another reproduction ({'; '.join(other)}): choose another --out"
             )
-        plan = plan if note is None else plan.model_copy(update={"note": note})
+        own = {"seeds": asked["seeds"]} | ({} if note is None else {"note": note})
+        plan = plan.model_copy(update=own)
         return plan if plan.keys == asked["keys"] else _with_rows(plan, asked["keys"], data)
     if RunFolder(folder).begun():
         raise ConfigError(f"{folder} is the folder of a single run: choose another --out")
