@@ -5,9 +5,11 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from reproductions import read, timeless, words_of
+from scipy.stats import t as student
 
 from colours import SETTINGS, train_quickly, write_colours
 from killing import kill_when
@@ -18,7 +20,7 @@ from recollect.methods import find_method
 from recollect.modelfile import read_header
 from recollect.reproduce import page, plan, rows
 from recollect.reproduce import run as running
-from recollect.reproduce.results import FIGURES, Place, Results, packed, unpacked, write_json
+from recollect.reproduce.results import FIGURES, Place, Results, interval, packed, unpacked, write_json
 from recollect.training.budget import Speed
 from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
@@ -356,6 +358,18 @@ def test_trainings_with_other_seeds_widen_an_interval(finished, tmp_path):
     assert found.mean == pytest.approx((one.mean() + two.mean()) / 2)
     assert one.mean() > two.mean()
     # Variance of the mean: that of tasks, and that of two trainings, half their squared difference, over two.
-    variance = ((one + two) / 2).var() / len(one) + (one.mean() - two.mean()) ** 2 / 4
-    assert found.ci95 == pytest.approx(1.96 * variance**0.5)
+    of_tasks, of_seeds = ((one + two) / 2).var() / len(one), (one.mean() - two.mean()) ** 2 / 4
+    freedom = ((of_tasks + of_seeds) / of_seeds) ** 2
+    assert found.ci95 == pytest.approx(student.ppf(0.975, freedom) * (of_tasks + of_seeds) ** 0.5)
     assert Results(tmp_path, TABLE, 3).measured(place) is None
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_intervals_over_trainings_hold_the_truth_as_often_as_they_say(seeds):
+    rng = np.random.default_rng(seeds)
+    within = 0
+    for _ in range(2000):
+        values = rng.normal(0, 1, (seeds, 1)) + rng.normal(0, 8, (1, 100)) + rng.normal(0, 1, (seeds, 100))
+        mean, ci95 = interval(values)
+        within += abs(mean) <= ci95
+    assert within / 2000 == pytest.approx(0.95, abs=0.03)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from scipy.special import stdtrit
 
 from recollect.errors import DataError
 from recollect.evaluation.metrics import Answers, answer_figures, biased
@@ -202,9 +203,10 @@ class Results:
 
 
 def interval(values: Floats) -> Measured:
-    """Return the mean of values (seeds, tasks) and 1.96 standard errors of it.
+    """Return the mean of values (seeds, tasks) and its 95 % interval.
 
-    These are of the tasks and, where there are several, of the seeds.
+    With one seed it is of the tasks alone, 1.96 standard errors. With several it is of the seeds too, by
+    Student's t with the degrees of freedom of Welch and Satterthwaite: few seeds tell little of their spread.
 
     >>> mean, ci95 = interval(np.array([[1.0, 3.0]]))
     >>> mean, round(ci95, 3)
@@ -212,6 +214,10 @@ def interval(values: Floats) -> Measured:
     """
     seeds, tasks = values.shape
     variance = values.mean(axis=0).var() / tasks
+    errors = 1.96
     if seeds > 1:
-        variance += values.mean(axis=1).var(ddof=1) / seeds
-    return Measured(float(values.mean()), float(1.96 * variance**0.5))
+        of_seeds = values.mean(axis=1).var(ddof=1) / seeds
+        variance += of_seeds
+        if of_seeds > 0:
+            errors = float(stdtrit((seeds - 1) * (variance / of_seeds) ** 2, 0.975))
+    return Measured(float(values.mean()), float(errors * variance**0.5))
