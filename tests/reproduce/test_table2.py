@@ -223,7 +223,9 @@ def test_trainings_with_other_seeds_may_be_added_later(finished, tmp_path):
     assert sorted(both) == ["c32f-seed-1.json", "c32f.json"]
     assert both["c32f.json"] == first["c32f.json"]
     assert read(one / "results" / "c32f-seed-1.json")["seed"] == 1
-    assert "2 trainings with different seeds for each cell" in (one / "table2.md").read_text(encoding="utf-8")
+    assert "; 2 trainings, with different seeds, of each model." in (one / "table2.md").read_text(
+        encoding="utf-8"
+    )
     before = tree(one)
     reproduced(one, extractors=("c32f",))
     assert tree(one) == before

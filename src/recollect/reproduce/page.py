@@ -9,7 +9,7 @@ from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, 
 from recollect.methods import find_method
 from recollect.modelfile import PAPER
 from recollect.reproduce.claims import CLAIMS, judge, judge_compactness, overall
-from recollect.reproduce.plan import Plan, config_of, read_plan, set_words, tasks_words
+from recollect.reproduce.plan import Plan, config_of, read_plan, set_words, tasks_words, usual_preset
 from recollect.reproduce.results import CALIBRATED, FIGURES, Compactness, Measured, Place, Results, read_json
 from recollect.reproduce.rows import PAPER_IMAGES, SHOTS, TABLE_1, TABLES, TASK_SEED, Row
 from recollect.system.disk import write_text
@@ -38,13 +38,13 @@ def write_page(folder: Path) -> Path:
 
 
 def _introduction(plan: Plan, results: Results) -> str:
-    seeds = "one training" if plan.seeds == 1 else f"{plan.seeds} trainings with different seeds"
+    seeds = "one training" if plan.seeds == 1 else f"{plan.seeds} trainings, with different seeds,"
     seen = [file["images_seen"] for file in results.files.values()] if plan.table == TABLE_1.name else []
     images = f" Every training of an extractor saw about {min(seen):,} images." if seen else ""
     return (
         f"Accuracy in percent, mean and 95 % interval over {plan.tasks} tasks of 5 ways on "
         f"{'validation' if plan.rows.part == 'val' else 'test'} categories, the same for every row; {seeds} "
-        f"for each cell.{images}{_notes(plan, results)}{_beside(plan)}"
+        f"of each model.{images}{_notes(plan, results)}{_beside(plan)}"
     )
 
 
@@ -241,8 +241,8 @@ def _circumstances(plan: Plan, results: Results) -> list[Block]:
     for row in plan.rows.rows:
         files = results.of_row(row.key)
         if files:
-            episodes = {file["episodes_seen"] for file in files if file["episodes_seen"]}
-            seen = {file["images_seen"] for file in files}
+            episodes = [file["episodes_seen"] for file in files if file["episodes_seen"]]
+            seen = [file["images_seen"] for file in files]
             rows.append(
                 [
                     row.title,
@@ -286,12 +286,13 @@ def _whole_command(plan: Plan) -> str:
     if plan.keys != TABLES[plan.table].usual:
         for option, rows in {"extractors": plan.rows.extractors, "methods": plan.rows.methods}.items():
             words += [f"--{option} {','.join(rows)}"] if rows else []
-    words += [f"--preset {plan.preset}"] if plan.preset else []
+    words += [f"--preset {plan.preset}"] if plan.preset != usual_preset(plan.table, plan.data) else []
     words += [f"--minutes {plan.minutes:g}"] if plan.minutes else []
     words += [f"--note {shlex.quote(plan.note)}"] if plan.note else []
     words += [f"--seeds {plan.seeds}{tasks_words(plan)}", *set_words(plan.settings)]
     return " ".join(words)
 
 
-def _numbers(values: set[int]) -> str:
-    return " / ".join(f"{value:,}" for value in sorted(values))
+def _numbers(values: list[int]) -> str:
+    """Return different numbers in the order of the trainings, so of their shots."""
+    return " / ".join(f"{value:,}" for value in dict.fromkeys(values))

@@ -123,7 +123,7 @@ def make_plan(
         "table": table,
         "keys": _keys(TABLES[table], extractors, methods),
         "data": shown(data),
-        "preset": preset or _RECIPES.get((table, data.partition(":")[0])) or default_preset(data),
+        "preset": preset or usual_preset(table, data),
         "seeds": seeds,
         "tasks": tasks or TABLES[table].tasks,
         "queries": queries,
@@ -166,6 +166,11 @@ def make_plan(
         plan = _with_steps(plan, data, split, affordable(plan, data, split))
     _require_trainable(plan, data, split)
     return plan
+
+
+def usual_preset(table: str, data: str) -> str | None:
+    """Return the recipe of a table where none is asked for."""
+    return _RECIPES.get((table, data.partition(":")[0])) or default_preset(data)
 
 
 def _with_rows(plan: Plan, keys: tuple[str, ...], data: str) -> Plan:
