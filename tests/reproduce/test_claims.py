@@ -14,6 +14,7 @@ from recollect.reproduce.claims import (
     overall,
     verdict,
 )
+from recollect.reproduce.plan import usual_preset
 from recollect.reproduce.results import FIGURES, Measured, Place, Results, packed, write_json
 from recollect.reproduce.rows import SHOTS, TABLE_1, TABLE_2, TABLES
 from recollect.training.config import make_config, preset_names, read_preset
@@ -156,6 +157,11 @@ def test_every_comparison_is_of_cells_that_the_table_has():
                 assert place.figure in FIGURES
 
 
-def test_the_recipe_of_the_tables_shows_0_7_million_images_in_each_training():
-    config = make_config(read_preset("cifar-fs-c64f-table"), {"data": "cifar-fs:images.zip"})
-    assert config.stage1.steps * config.stage1.batch == pytest.approx(700_000, rel=1e-3)
+@pytest.mark.parametrize(
+    ("data", "preset", "images"),
+    [("cifar-fs", "cifar-fs-c64f-table", 700_000), ("mini-imagenet", "mini-imagenet-c128f-table", 768_000)],
+)
+def test_the_recipe_of_the_table_shows_as_many_images_as_documented(data, preset, images):
+    assert usual_preset("table1", f"{data}:images.zip") == preset
+    config = make_config(read_preset(preset), {"data": f"{data}:images.zip"})
+    assert config.stage1.steps * config.stage1.batch == pytest.approx(images, rel=1e-3)

@@ -12,7 +12,7 @@ from colours import train_quickly
 from killing import kill_when
 from pictures import tree
 from recollect.data import glyphs
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, Stopped
 from recollect.evaluation.evaluate import evaluation_report
 from recollect.model.spec import Calibration
 from recollect.modelfile import load_model, read_header
@@ -229,6 +229,34 @@ def test_trainings_with_other_seeds_may_be_added_later(finished, tmp_path):
     before = tree(one)
     reproduced(one, extractors=("c32f",))
     assert tree(one) == before
+
+
+def test_figures_stay_on_the_page_while_other_seeds_are_trained(finished, tmp_path, monkeypatch):
+    one = tmp_path / "new"
+    shutil.copytree(finished / "runs" / "c32f", one / "runs" / "c32f")
+    reproduced(one, extractors=("c32f",))
+    cells = lines_of(one / "table2.md", "c32f")
+
+    def stop(*words):
+        raise Stopped("stopped")
+
+    monkeypatch.setattr(running, "_result", stop)
+    with pytest.raises(Stopped):
+        reproduced(one, extractors=("c32f",), seeds=2)
+    assert lines_of(one / "table2.md", "c32f") == cells
+    assert "1 of 2 trainings are done" in (one / "table2.md").read_text(encoding="utf-8")
+
+
+def test_seeds_of_another_recipe_are_refused(finished, tmp_path):
+    one = tmp_path / "new"
+    shutil.copytree(finished / "runs" / "c32f", one / "runs" / "c32f")
+    reproduced(one, extractors=("c32f",))
+    config = read(one / "runs" / "c32f" / "config.json")
+    config["stage2"]["dropout"] = 0.5
+    write_json(one / "runs" / "c32f" / "config.json", config)
+    with pytest.raises(ConfigError, match="dropout"):
+        reproduced(one, extractors=("c32f",), seeds=2)
+    assert read(one / "plan.json")["seeds"] == 1
 
 
 def test_rows_are_not_added_where_minutes_were_shared_out(finished, tmp_path):

@@ -28,7 +28,7 @@ def write_page(folder: Path) -> Path:
         paragraph(_introduction(plan, results)),
         *_unfinished(plan, results),
         _figures(plan, results) if plan.table == TABLE_1.name else _figures_beside(plan, results),
-        *(_claims(folder, results, plan.seeds) if plan.table == TABLE_1.name else []),
+        *(_claims(folder, results) if plan.table == TABLE_1.name else []),
         *_circumstances(plan, results),
     ]
     path = folder / f"{plan.table}.md"
@@ -38,14 +38,24 @@ def write_page(folder: Path) -> Path:
 
 
 def _introduction(plan: Plan, results: Results) -> str:
-    seeds = "one training" if plan.seeds == 1 else f"{plan.seeds} trainings, with different seeds,"
+    seeds = "one training" if results.seeds == 1 else f"{results.seeds} trainings, with different seeds,"
     seen = [file["images_seen"] for file in results.files.values()] if plan.table == TABLE_1.name else []
-    images = f" Every training of an extractor saw about {min(seen):,} images." if seen else ""
+    images = f" Every training of an extractor saw about {min(seen):,} images{_small(plan)}." if seen else ""
     return (
         f"Accuracy in percent, mean and 95 % interval over {plan.tasks} tasks of 5 ways on "
         f"{'validation' if plan.rows.part == 'val' else 'test'} categories, the same for every row; {seeds} "
-        f"of each model.{images}{_notes(plan, results)}{_beside(plan)}"
+        f"of each model. {_what_varies(results.seeds)}{images}{_notes(plan, results)}{_beside(plan)}"
     )
+
+
+def _small(plan: Plan) -> str:
+    """Return which of its images a stage 1 saw smaller, if any."""
+    first = next(training for training in plan.rows.trainings(1) if not training.row.method)
+    small = config_of(plan, first, plan.data).stage1.small
+    if small is None:
+        return ""
+    share, size = f"{100 * small.until:.0f} %", f"{small.size}×{small.size} pixels"
+    return f"; stage 1 saw {share} of them at {size}, Matching and Prototypical Networks none"
 
 
 def _notes(plan: Plan, results: Results) -> str:
@@ -176,11 +186,8 @@ def _on_cifar_fs(plan: Plan) -> bool:
 
 def _what_varies(seeds: int) -> str:
     if seeds == 1:
-        return (
-            "There is one training of each row: intervals are of the tasks alone, and say nothing of how far "
-            "another training would differ."
-        )
-    return f"Intervals are of the tasks and of the {seeds} trainings of each row."
+        return "Intervals are over tasks alone, and do not say how far another training would differ."
+    return "Intervals are over tasks and trainings."
 
 
 def _picture(path: Path) -> Block:
@@ -192,7 +199,7 @@ def _picture(path: Path) -> Block:
         ) from error
 
 
-def _claims(folder: Path, results: Results, seeds: int) -> list[Block]:
+def _claims(folder: Path, results: Results) -> list[Block]:
     judged = [(claim.text, judge(claim, results), 2) for claim in CLAIMS]
     pictures: list[Block] = []
     if (folder / TSNE).exists():
@@ -211,7 +218,7 @@ def _claims(folder: Path, results: Results, seeds: int) -> list[Block]:
         paragraph(
             "A comparison holds if the 95 % interval of the paired difference, task by task, lies where the "
             "claim says, does not hold if it lies on the other side, and is undecided between. A claim holds "
-            f"if all its comparisons do; one that does not refutes it. {_what_varies(seeds)}"
+            "if all its comparisons do; one that does not refutes it."
         ),
         overview,
         *pictures,
@@ -232,7 +239,7 @@ def _silhouettes(words: dict[str, Any]) -> str:
     ]
     return (
         f"{words['pictures']} pictures of validation categories. Silhouettes before the projection "
-        f"(−1 to 1): {'; '.join(parts)}."
+        f"(−1 to 1): {'; '.join(parts)}. Their intervals below are over categories."
     )
 
 

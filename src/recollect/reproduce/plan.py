@@ -52,7 +52,7 @@ _RECIPES = {  # where a table does not take the data's usual one
 class Plan(Value):
     """Everything that determines a reproduction's results, except where the data and the results are.
 
-    `note` alone may change.
+    Rows and seeds may be added, and `note` may change.
     """
 
     table: str
@@ -227,7 +227,9 @@ def _common(preset: str | None, data: str, settings: Settings) -> tuple[Config, 
     config = make_config(recipe_of(preset), {"data": data}, settings)
     if is_pretrained(config.extractor):
         raise ConfigError(f"reproduce is of the paper's extractors, and '{config.extractor}' is none of them")
-    return config, load_data(data, size=config.size, split=config.split, skip_bad=config.skip_bad)
+    return config, load_data(
+        data, size=config.size, split=config.split, skip_bad=config.skip_bad, cache_gb=config.cache_gb
+    )
 
 
 def recipe_of(preset: str | None) -> dict[str, Any]:

@@ -34,12 +34,16 @@ def reproduce(what: str, data: str, folder: Path, say: Say, **wishes: Any) -> Pa
     figure = what == FIGURE
     plan = make_plan(folder, TABLE_1.name if figure else what, data, **wishes)
     work = list(plan.rows.trainings(1 if figure else plan.seeds))
+    if figure:
+        work = [one for one in work if one.row.key in MODELS.values()]
     with locked(folder):
+        # All trainings of a row have the same recipe, those with other seeds that are finished, too.
+        rows = {one.row.key for one in work if not result_file(folder, one.name).exists()}
+        if rows:
+            require_runs(plan, [one for one in work if one.row.key in rows], data, folder)
         keep_plan(folder, plan)
         try:
-            _do(
-                [one for one in work if not figure or one.row.key in MODELS.values()], plan, data, folder, say
-            )
+            _do(work, plan, data, folder, say)
             if plan.table == TABLE_1.name:
                 _draw(plan, data, folder, say)
         finally:  # a page with what there is, too
@@ -50,8 +54,6 @@ def reproduce(what: str, data: str, folder: Path, say: Say, **wishes: Any) -> Pa
 def _do(work: list[Training], plan: Plan, data: str, folder: Path, say: Say) -> None:
     """Do every training that has no result yet."""
     left = [training for training in work if not result_file(folder, training.name).exists()]
-    if left:
-        require_runs(plan, left, data, folder)
     failed = []
     for training in left:
         say(f"[{work.index(training) + 1}/{len(work)}] {training.name}{_left(work, training, folder)}")
@@ -89,6 +91,7 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
         queries=plan.queries,
         tasks=plan.tasks,
         seed=TASK_SEED,
+        cache_gb=config.cache_gb,
         device=config.device,
         keep=keep,
         by=method,

@@ -56,9 +56,9 @@ def read_points(path: Path) -> list[Point]:
             f"{path} stands on the stage 1 of another training, whose time it does not count: leave it out"
         )
     row, report = _row(str(words.get("row"))), words["report"]
-    name = f"{find_method(row.method).title}" if row.method else "ours"
     extractor = row.settings.get("extractor")
-    label = f"{name}, {extractor}" if extractor and not row.method else name
+    ours = f"ours, {extractor}" if extractor else row.title
+    label = find_method(row.method).title if row.method else ours
     try:
         return [
             Point(

@@ -118,7 +118,7 @@ def run_stage(stage: Stage, folder: RunFolder, stop: threading.Event | None = No
                 stage.judged = bool(state.best)
                 raise Stopped(f"stopped at step {state.step} of {stage.steps} of stage {stage.number}")
     model.load_state_dict(state.best)
-    return state.seconds
+    return time.monotonic() - began
 
 
 class _Journal:

@@ -219,7 +219,7 @@ def _train(
             folder.keep(config)
         elif folder.finished(config):
             say(f"{out} is finished: there is nothing to resume")
-            if not folder.curves.exists():
+            if not folder.curves.exists() and not config.closed_form:
                 draw_curves(folder)
             return held_out
         with stop_on_signals() as stop:
