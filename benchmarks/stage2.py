@@ -25,17 +25,17 @@ from recollect.system.disk import write_text
 from recollect.training.calibration import calibrate
 
 FIGURES = ("novel", "base", "both", "both_calibrated", "ausuc")
-MEANS, LEARNED, FIXED, QUERIES = (
+MEANS, LEARNED, FIXED, WIDE = (
     "plain means",
     "W_base learned",
     "W_base fixed",
-    "W_base fixed, 60 base queries",
+    "W_base fixed, 1 to 20 shots",
 )
 EACH = "W_base learned, for these shots"
-GENERATORS = {  # what they are selected by, and their stage 2
-    LEARNED: ("both", {"learn_base": True, "base_queries": 15}),
-    FIXED: ("ausuc", {"learn_base": False, "base_queries": 15}),
-    QUERIES: ("ausuc", {"learn_base": False, "base_queries": 60}),
+GENERATORS = {  # what they are selected by, whether W_base is learned, and the most shots of an episode
+    LEARNED: ("both", True, 5),
+    FIXED: ("ausuc", False, 5),
+    WIDE: ("ausuc", False, 20),
 }
 
 
@@ -71,11 +71,11 @@ def figures(bench: Bench, model, numbers) -> dict[int, dict[str, np.ndarray]]:
     return found
 
 
-def learned(bench: Bench, shots, seed: int, recipe: tuple[str, dict]):
-    select, words = recipe
-    stage2 = bench.config.stage2.model_copy(update=words)
+def learned(bench: Bench, shots, seed: int, recipe: tuple[str, bool, int]):
+    select, learn_base, most = recipe
+    stage2 = bench.config.stage2.model_copy(update={"learn_base": learn_base})
     bench.config = bench.config.model_copy(update={"stage2": stage2, "select": select})
-    return bench.generator(shots, seed, aware=shots == "mixed")
+    return bench.generator(shots, seed, aware=shots == "mixed", most=most)
 
 
 def measure(bench: Bench, seeds: int) -> list[dict]:
@@ -100,15 +100,15 @@ def measure(bench: Bench, seeds: int) -> list[dict]:
             name: {one: told(some[one]) for one in FIGURES} for name, some in values.items()
         }
         row["differences"] = {
-            f"{FIXED} − {other}": {
-                "novel": told(values[FIXED]["novel"] - values[other]["novel"]),
-                "base": told(values[FIXED]["base"] - values[other]["base"]),
-                "both": told(values[FIXED]["both_calibrated"] - values[other]["both"]),
+            f"{one} − {other}": {
+                "novel": told(values[one]["novel"] - values[other]["novel"]),
+                "base": told(values[one]["base"] - values[other]["base"]),
+                "both": told(values[one]["both_calibrated"] - values[other]["both"]),
                 "both, both calibrated": told(
-                    values[FIXED]["both_calibrated"] - values[other]["both_calibrated"]
+                    values[one]["both_calibrated"] - values[other]["both_calibrated"]
                 ),
             }
-            for other in (LEARNED, EACH)
+            for one, other in ((FIXED, LEARNED), (FIXED, EACH), (WIDE, FIXED), (WIDE, EACH))
         }
         rows.append(row)
         print(json.dumps(row, ensure_ascii=False), flush=True)

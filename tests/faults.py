@@ -343,8 +343,8 @@ MUTANTS = [
     Mutant(
         "the last weights instead of the best",
         "training/loop.py",
-        "    model.load_state_dict(state.best)\n    return state.seconds",
-        "    return state.seconds",
+        "    model.load_state_dict(state.best)\n    return time",
+        "    return time",
         f"{LEARNING} -k judged_best",
     ),
     Mutant(
@@ -511,17 +511,24 @@ MUTANTS = [
         f"{LEARNING} -k views",
     ),
     Mutant(
-        "all examples are there",
+        "as many shots always",
         "training/episodes.py",
-        "(torch.arange(most) < shots[:, None])",
-        "(torch.arange(most) <= shots[:, None])",
-        f"{EPISODES} -k 'absent or loss_is'",
+        "support=tasks.support[some, :, : shots[place]]",
+        "support=tasks.support[some]",
+        f"{EPISODES} -k shots",
+    ),
+    Mutant(
+        "many shots as often as few",
+        "training/episodes.py",
+        "1 / np.maximum(numbers, _EVEN)",
+        "np.ones(len(numbers))",
+        f"{EPISODES} -k rarer",
     ),
     Mutant(
         "fake-novel categories in plain sight",
         "training/episodes.py",
-        "hidden=tasks.hidden(len(head.classifier.weight)).to(device)",
-        "hidden=None",
+        "hidden=hidden)",
+        "hidden=None)",
         f"{EPISODES} -k 'no_trace or loss_is'",
     ),
     Mutant(

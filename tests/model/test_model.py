@@ -79,24 +79,20 @@ def features(*shape, seed=0):
     return z * torch.rand(*shape[:-1], 1, generator=generator, dtype=torch.float64).mul(3).add(0.5)
 
 
-@pytest.mark.parametrize("counts", [None, (1, 3)], ids=["full", "mixed-shots"])
 @pytest.mark.parametrize("hides", [False, True], ids=["all-shown", "some-hidden"])
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
-def test_joint_scores_are_those_of_the_formulas(make_model, classifier, generator, hides, counts):
+def test_joint_scores_are_those_of_the_formulas(make_model, classifier, generator, hides):
     model = make_model(classifier=classifier, generator=generator).double()
     support = features(TASKS, WAYS, SHOTS, model.width, seed=1)
     queries = features(TASKS, QUERIES, model.width, seed=2)
-    present = None
-    if counts is not None:
-        present = (torch.arange(SHOTS) < torch.tensor(counts)[:, None]).double().unsqueeze(1)
-    base, novel = model.joint_scores(support, queries, present=present, hidden=HIDDEN if hides else None)
-    vectors = model.generator.compose(model.terms(support, HIDDEN if hides else None), present)
+    base, novel = model.joint_scores(support, queries, hidden=HIDDEN if hides else None)
+    vectors = model.generator.compose(model.terms(support, HIDDEN if hides else None))
     assert base.shape == (TASKS, QUERIES, BASE)
     assert novel.shape == (TASKS, QUERIES, WAYS)
     for task in range(TASKS):
         hidden = set(HIDDEN[task].nonzero().flatten().tolist()) if hides else set()
-        examples = [one[: counts[task] if counts else SHOTS] for one in support[task].tolist()]
+        examples = support[task].tolist()
         for way in range(WAYS):
             expected = torch.tensor(reference_vector(model, examples[way], hidden), dtype=torch.float64)
             torch.testing.assert_close(vectors[task, way], expected)

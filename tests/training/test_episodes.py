@@ -2,13 +2,15 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
+from recollect.data.tasks import TaskSampler, TaskShape
 from recollect.model.model import Model
 from recollect.training import stage2
 from recollect.training.config import Config, StageTwo
-from recollect.training.episodes import drop_out
+from recollect.training.episodes import Episodes, drop_out
 from recollect.training.stage2 import EpisodicTraining, make_views
 
 CLASSIFIERS = ["cosine", "dot"]
@@ -58,7 +60,7 @@ def test_the_loss_is_the_mean_over_queries_among_remaining_and_fake_novel_catego
     model = make_model(classifier=classifier)
     stage = stage_of(model, tiny_split, shots=shots)
     losses, hits = [], []
-    tasks, views, counts = stage.episodes[3]
+    tasks, views = stage.episodes[3]
     labels = tiny_split.base_train.labels
     for task in range(len(tasks)):
         ways = tasks.ways[task].tolist()
@@ -68,7 +70,7 @@ def test_the_loss_is_the_mean_over_queries_among_remaining_and_fake_novel_catego
             for view, row in zip(views[task].tolist(), rows, strict=True)
         ]
         most = tasks.support.shape[2]
-        support = torch.stack(z[: len(ways) * most]).view(1, len(ways), most, -1)[:, :, : counts[task]]
+        support = torch.stack(z[: len(ways) * most]).view(1, len(ways), most, -1)
         hidden = torch.zeros(1, 7, dtype=torch.bool)
         hidden[0, ways] = True
         remaining = [category for category in range(7) if category not in ways]
@@ -88,7 +90,7 @@ def test_dropout_empties_features_of_examples_and_queries_and_stretches_the_rest
     make_model, tiny_split, monkeypatch
 ):
     seen = []
-    monkeypatch.setattr(stage2, "episode_loss", lambda head, tasks, features, shots: seen.append(features))
+    monkeypatch.setattr(stage2, "episode_loss", lambda head, tasks, features: seen.append(features))
     model = make_model()
     for dropout, seed in ((0.0, 0), (0.5, 0), (0.5, 0), (0.5, 1)):
         stage = stage_of(model, tiny_split, dropout=dropout)
@@ -162,7 +164,7 @@ def test_fake_novel_categories_leave_no_trace(make_model, tiny_split, classifier
     model = make_model(classifier=classifier, generator=generator)
     stage = stage_of(model, tiny_split, episodes=1)
     for step in range(3):
-        tasks, _, _ = stage.episodes[step]
+        tasks, _ = stage.episodes[step]
         hidden = tasks.ways[0]
         loss, share, found = gradients(stage, step)
         assert (found["classifier.weight"][hidden] == 0).all()
@@ -205,31 +207,30 @@ def test_the_extractor_never_runs_inside_a_step(tiny_model, tiny_split, monkeypa
     stage.judge()
 
 
+def shots_of(stage, steps):
+    """Return how often each number of shots is drawn, which the episodes of a step share."""
+    return Counter(stage.episodes[step][0].support.shape[2] for step in range(steps))
+
+
 def test_mixed_shots_are_drawn_uniformly_and_fixed_ones_stay(tiny_model, tiny_split):
-    mixed = stage_of(tiny_model, tiny_split, episodes=8)
-    counts = Counter(int(count) for step in range(64) for count in mixed.episodes[step][2])
+    counts = shots_of(stage_of(tiny_model, tiny_split, episodes=1), 512)
     assert set(counts) == {1, 2, 3}
     assert all(120 < count < 222 for count in counts.values())  # 512 / 3 each, five standard errors
     fixed = stage_of(tiny_model, tiny_split, shots=2)
-    assert all((fixed.episodes[step][2] == 2).all() for step in range(5))
+    assert shots_of(fixed, 5) == {2: 5}
     assert fixed.episodes[0][0].support.shape == (4, 2, 2)
 
 
-def test_absent_examples_do_not_matter(tiny_model, tiny_split):
-    stage = stage_of(tiny_model, tiny_split, episodes=1)
-    step = next(step for step in range(64) if int(stage.episodes[step][2][0]) == 1)
-    tasks, views, _ = stage.episodes[step]
-    loss, _, _ = gradients(stage, step)
-    rows = views[0, :6].view(2, 3) * stage.pictures + tasks.support[0]
-    used = {int(row) for row in rows[:, 0]} | set(
-        (views[0, 6:] * stage.pictures + torch.cat([tasks.novel_queries[0], tasks.base_queries[0]])).tolist()
-    )
-    absent = [int(row) for row in rows[:, 1:].flatten() if int(row) not in used]
-    assert absent
-    stage.views[absent] += 5
-    torch.testing.assert_close(gradients(stage, step)[0], loss)
-    stage.views[int(rows[0, 0])] += 5
-    assert (gradients(stage, step)[0] - loss).abs() > 1e-4
+def test_more_than_five_shots_are_the_rarer_the_more_they_are():
+    sampler = TaskSampler(np.repeat(np.arange(7), 30), None, base_names=list("abcdefg"))
+    shape = TaskShape(2, 20, 2, 5)
+    episodes = Episodes(sampler, shape, count=1, views=1, mixed=True, seed=0)
+    steps = 6400
+    counts = Counter(episodes[step][0].support.shape[2] for step in range(steps))
+    weights = {shots: 1 / max(shots, 5) for shots in range(1, 21)}
+    for shots, weight in weights.items():
+        expected = steps * weight / sum(weights.values())
+        assert abs(counts[shots] - expected) < 5 * expected**0.5
 
 
 def test_episodes_of_a_step_do_not_depend_on_the_steps_before(make_model, tiny_split):
@@ -237,14 +238,10 @@ def test_episodes_of_a_step_do_not_depend_on_the_steps_before(make_model, tiny_s
     for step in range(70):
         stage.episodes[step]
     for step in (69, 3, 64, 0):  # as a resumed run would ask
-        (tasks, views, shots), (tasks_again, views_again, shots_again) = (
-            stage.episodes[step],
-            other.episodes[step],
-        )
+        (tasks, views), (tasks_again, views_again) = stage.episodes[step], other.episodes[step]
         assert torch.equal(tasks.support, tasks_again.support)
         assert torch.equal(tasks.base_queries, tasks_again.base_queries)
         assert torch.equal(views, views_again)
-        assert torch.equal(shots, shots_again)
 
 
 def test_no_two_steps_and_no_two_seeds_have_the_same_episodes(make_model, tiny_split):

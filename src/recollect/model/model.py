@@ -33,7 +33,7 @@ class Head(nn.Module):
         return self.generator.terms(view(support), Memory(view(self.classifier.weight), hidden))
 
     def joint_scores(
-        self, support: Tensor, queries: Tensor, *, present: Tensor | None = None, hidden: Tensor | None = None
+        self, support: Tensor, queries: Tensor, *, hidden: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Score queries (tasks, q, d) over W* = W_base ∪ W_novel: base (tasks, q, k), novel (tasks, q, ways).
 
@@ -44,7 +44,7 @@ class Head(nn.Module):
         seen, vectors = view(queries), view(self.classifier.weight)
         terms = self.generator.terms(view(support), Memory(vectors, hidden))
         base = dot_scores(seen, vectors, scale)
-        novel = dot_scores(seen, view(self.generator.compose(terms, present)), scale)
+        novel = dot_scores(seen, view(self.generator.compose(terms)), scale)
         if hidden is not None:
             base = base.masked_fill(hidden.unsqueeze(1), -torch.inf)
         return base, novel

@@ -83,7 +83,7 @@ class StageTwo(Value):
     ways: Positive = 5  # fake-novel categories of an episode
     queries: Positive = 3  # of each fake-novel category
     base_queries: Positive = 15
-    max_shots: Positive = 5  # the most N' that `shots = "mixed"` draws
+    max_shots: Positive = 5  # the most N' that `shots = "mixed"` draws, above 5 the less often, the larger
     views: Positive = 8  # augmented views of every training picture
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.25  # of features in an episode
     sharpness: Annotated[float, Field(gt=0)] = 10  # where γ starts
@@ -161,7 +161,7 @@ class Config(Value):
     shifted: Annotated[int, Field(ge=0, le=MOST_SIZE), _added(0)] = 0
     classifier: ClassifierKind = "cosine"
     generator: GeneratorKind = "attention"
-    shots: Literal["mixed"] | Positive = "mixed"  # N' of an episode; mixed: uniform in 1 … max_shots
+    shots: Literal["mixed"] | Positive = "mixed"  # N' of an episode; mixed: a random one up to max_shots
     # The validation figure by which stage 2's model is kept.
     select: Literal["both", "novel", "ausuc"] = "both"
     select_tasks: Positive = 500

@@ -144,8 +144,8 @@ def learn_generator(
     episodes = Episodes(sampler, shape, count=_RECIPE.episodes, views=1, mixed=True, seed=seed)
 
     def loss(step: int) -> Tensor:
-        tasks, _, shots = episodes[step]
-        return episode_loss(head, tasks, features[pictures_of(tasks)], shots)[0]
+        tasks, _ = episodes[step]
+        return episode_loss(head, tasks, features[pictures_of(tasks)])[0]
 
     _descend(head.generator, loss, steps, peak, bar)
 

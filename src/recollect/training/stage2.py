@@ -56,10 +56,10 @@ class EpisodicTraining(Stage):
 
     def loss(self, step: int) -> tuple[Tensor, Tensor]:
         """Classify the queries of a step's episodes over the remaining base and the fake-novel categories."""
-        tasks, views, shots = self.episodes[step]
+        tasks, views = self.episodes[step]
         rows = (views * self.pictures + pictures_of(tasks)).to(self.views.device)
         features = self.views.index_select(0, rows.flatten()).view(*rows.shape, -1).float()
-        return episode_loss(self.model, tasks, drop_out(features, self.dropout), shots)
+        return episode_loss(self.model, tasks, drop_out(features, self.dropout))
 
     def judge(self) -> dict[str, float]:
         """Return validation figures with the current generator."""

@@ -39,7 +39,7 @@ class Generator(System):
             def loss(step: int) -> Tensor:
                 tasks = episodes[step]
                 features = drop_out(base.take(pictures_of(tasks)), recipe.dropout)
-                return episode_loss(head, tasks, features, torch.tensor([tasks.support.shape[2]]))[0]
+                return episode_loss(head, tasks, features)[0]
 
             descend(head, loss, recipe, base, seed)
         return teach_with(head)
