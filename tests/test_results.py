@@ -231,7 +231,7 @@ def test_stage_2_with_base_vectors_fixed_is_told_as_measured():
         "plain means": ("both", "both_calibrated"),
         "W_base learned": ("both", "both_calibrated"),
         "W_base fixed": ("both", "both_calibrated"),
-        "W_base fixed, 60 base queries": ("both", "both_calibrated"),
+        "W_base fixed, 1 to 20 shots": ("both", "both_calibrated"),
         "W_base learned, for these shots": ("both", "both_calibrated"),
     }
     for name, figures in rows.items():
@@ -240,9 +240,21 @@ def test_stage_2_with_base_vectors_fixed_is_told_as_measured():
             cells = [cell(one[figure]) for figure in ("novel", "base", *figures)]
             assert f"| {name} | {shots} | {' | '.join(cells)} |" in RECIPE
     for row in found["results"]:
-        gaps = row["differences"]["W_base fixed − W_base learned, for these shots"]
-        cells = [f"{gaps[name]['mean']:+.2f} ± {gaps[name]['ci95']:.2f}" for name in ("novel", "both")]
+        cells = []
+        for one in ("W_base fixed", "W_base fixed, 1 to 20 shots"):
+            gaps = row["differences"][f"{one} − W_base learned, for these shots"]
+            cells += [f"{gaps[name]['mean']:+.2f} ± {gaps[name]['ci95']:.2f}" for name in ("novel", "both")]
         assert f"| {row['shots']} | {' | '.join(cells)} |" in RECIPE
+    by_shots = {row["shots"]: row["differences"] for row in found["results"]}
+    gains = [by_shots[shots]["W_base fixed − W_base learned"]["novel"] for shots in (1, 5)]
+    one, five = (f"{gain['mean']:.1f} ± {gain['ci95']:.1f}" for gain in gains)
+    told = " ".join(RECIPE.split())
+    assert f"by {one} points at one shot and {five} at five" in told
+    gains = [row["W_base fixed − W_base learned"]["both"]["mean"] for row in by_shots.values()]
+    assert f"Calibrated Both is {min(gains):.1f} to {max(gains):.1f} points higher" in told
+    for row in by_shots.values():
+        wider = row["W_base fixed, 1 to 20 shots − W_base fixed"]
+        assert all(abs(wider[name]["mean"]) <= 0.1 for name in ("novel", "both, both calibrated"))
 
 
 def test_the_service_is_as_fast_as_its_page_says():
