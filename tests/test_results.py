@@ -427,6 +427,11 @@ def test_a_shorter_training_on_mini_imagenet_is_told_as_measured():
     told = " ".join(PAGE.split())
     assert f"had Base {base} and Novel {first} / {last} (" in told
     assert f"six times the images gave {gained:.1f} points of Base" in told
+    plain = [
+        f"{one['both']['mean']:.1f}"
+        for one in read("table2-mini-imagenet/results/c32f.json")["report"]["results"]
+    ]
+    assert f"Without the bias, as in the paper, Both is {' / '.join(plain)}." in told
 
 
 def methods_on_cifar_fs():
