@@ -26,6 +26,49 @@ LSTM = "methods/test_meta_lstm.py"
 TEMPORAL = "methods/test_temporal.py"
 BLOCKS = "model/test_blocks.py"
 MUTANTS = [
+    # distillation
+    Mutant(
+        "the teacher is asked about other pictures",
+        "training/stage1.py",
+        "self.teacher.scores(pixels.to(device))",
+        "self.teacher.scores(torch.from_numpy(taken).to(device))",
+        LEARNING,
+    ),
+    Mutant(
+        "the teacher learns",
+        "training/stage1.py",
+        "    @torch.no_grad()\n    def scores",
+        "    def scores",
+        LEARNING,
+    ),
+    Mutant(
+        "the teacher's batch norm follows the student's pictures",
+        "training/stage1.py",
+        "self.model = model.eval()",
+        "self.model = model.train()",
+        LEARNING,
+    ),
+    Mutant(
+        "a resumed run takes its teacher from where it was",
+        "training/train.py",
+        "if not folder.teacher.exists():",
+        "if True:",
+        RUNS,
+    ),
+    Mutant(
+        "a teacher may have seen what is held out",
+        "training/train.py",
+        "if header.trained_on != trained_on or not same_size:",
+        "if not same_size:",
+        RUNS,
+    ),
+    Mutant(
+        "the pictures of the teacher are not counted",
+        "training/train.py",
+        '"images_seen": seen_before + stage.images_seen,',
+        '"images_seen": stage.images_seen,',
+        RUNS,
+    ),
     # blocks in C
     Mutant(
         "batch norm's gradient without its mean",

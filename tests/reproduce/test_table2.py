@@ -114,6 +114,15 @@ def test_both_is_as_predicted_where_base_vectors_stay_in_stage_2(finished, tmp_p
     assert "both_calibrated" not in read(finished / "results" / "c32f.json")["right"]["1"]
 
 
+def test_the_page_says_which_model_was_distilled_and_counts_its_images(finished, tmp_path):
+    teacher = str(finished / "runs" / "c64f")
+    reproduced(tmp_path, extractors=("c32f",), settings=SETTINGS | {"stage1.teacher": json.dumps(teacher)})
+    text = (tmp_path / "table2.md").read_text(encoding="utf-8")
+    assert f"c32f: distilled from {teacher}, whose images count; selected by Both" in text
+    assert lines_of(tmp_path / "table2.md", "c32f")[2][1] == f"{2 * 6 * 64}"
+    assert "distilled" not in (finished / "table2.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(finished, tmp_path):
     folder = tmp_path / "killed"

@@ -1,5 +1,6 @@
 """What training does: what reaches the loss and the steps, what selects a model, which weights are kept."""
 
+import copy
 import itertools
 import threading
 from dataclasses import replace
@@ -19,10 +20,10 @@ from recollect.methods.episodic import EpisodesOfPictures
 from recollect.methods.prototypical import PrototypicalNetworks
 from recollect.model.model import Model
 from recollect.model.spec import Calibration, bias_at
-from recollect.modelfile import load_model, read_header
-from recollect.training import loop
+from recollect.modelfile import load_model, read_header, save_model
+from recollect.training import loop, stage1
 from recollect.training import train as training
-from recollect.training.budget import Speed, fit_to_minutes, judged_pictures
+from recollect.training.budget import Speed, fit_to_minutes, judged_pictures, measure
 from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config, EpisodicRecipe, StageOne, StageTwo
 from recollect.training.loop import Stage, run_stage
@@ -115,6 +116,53 @@ def test_stage_1_learns_from_random_crops_of_training_pictures_and_their_labels(
         stage.loss(step)
     rows = origins(seen, images, 2, flips=flips)
     assert torch.cat(targets).tolist() == images.labels[rows].tolist()
+
+
+def test_stage_1_learns_what_a_teacher_says_of_the_same_augmented_pictures(
+    tiny_split, make_model, seen, monkeypatch
+):
+    model, wise, said = make_model(), make_model(seed=3), []
+    wise.spec = wise.spec.model_copy(update={"mirrored": True, "shifted": 2})
+    before = copy.deepcopy(wise.state_dict())
+    monkeypatch.setattr(
+        stage1, "distilled", lambda loss, *scores: said.append([loss, *scores]) or sum(scores).sum()
+    )
+    split = replace(tiny_split, base_train=noise_pictures([5, 3, 9, 6, 4, 8, 7]))
+    stage = BaseClassification(model, split, configured({"pad": 2}), wise)
+    found, _ = stage.loss(0)
+    asked, *again = seen
+    assert [batch.tolist() for batch in again] == [asked.tolist()], "each looks once, at the same"
+    ((loss, scores, wanted),) = said
+    assert found == (scores + wanted).sum()
+    rows = torch.tensor(origins([asked], split.base_train, 2, flips=True))
+    torch.testing.assert_close(loss, F.cross_entropy(scores, torch.from_numpy(split.base_train.labels)[rows]))
+    with torch.no_grad():
+        torch.testing.assert_close(wanted, wise.eval().classifier(wise.embed(torch.from_numpy(asked))))
+    found.backward()
+    assert all(value.grad is None for value in wise.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in wise.state_dict().items())
+
+
+def test_a_teacher_is_asked_once_pictures_are_large(tiny_split, make_model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(stage1, "distilled", lambda loss, *_: asked.append(step) or loss)
+    recipe = {"steps": 4, "small": {"size": 16, "until": 0.5}}
+    large = make_model().spec.preprocessing.model_copy(update={"size": 32})
+    split = replace(tiny_split, base_train=noise_pictures([4] * 7, size=32))
+    model, teacher = (make_model(preprocessing=large, seed=seed) for seed in range(2))
+    stage = BaseClassification(model, split, configured(recipe, size=32), teacher)
+    for step in range(4):
+        stage.loss(step)
+    assert asked == [2, 3]
+
+
+def test_the_time_of_a_teacher_is_measured(tiny_split, make_model, tmp_path, monkeypatch):
+    save_model(tmp_path / "wise.safetensors", make_model())
+    asked, scores = [], stage1.Teacher.scores
+    monkeypatch.setattr(stage1.Teacher, "scores", lambda *words: asked.append(1) or scores(*words))
+    teacher = {"teacher": str(tmp_path / "wise.safetensors")}
+    measure(configured(teacher, generator="mean"), make_model(), tiny_split)
+    assert asked
 
 
 def test_a_pass_of_stage_1_shows_small_categories_as_often_as_large_ones(tiny_split, make_model, seen):

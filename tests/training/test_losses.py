@@ -1,10 +1,10 @@
-"""SGM losses: squared gradient magnitudes, as gradients of the last layer have them."""
+"""SGM losses: squared gradient magnitudes, as gradients of the last layer have them; distillation."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from recollect.training.losses import BATCH_SGM_WEIGHT, RISE, SGM_WEIGHT, stage_one_loss
+from recollect.training.losses import BATCH_SGM_WEIGHT, RISE, SGM_WEIGHT, distilled, stage_one_loss
 from recollect.training.stage1 import BaseClassification
 
 
@@ -71,3 +71,12 @@ def test_stage_1_takes_the_loss_that_is_set(make_model, make_split):
     assert found["sgm"] > found["cross-entropy"]
     assert found["batch-sgm"] > found["cross-entropy"]
     assert found["sgm"] != found["batch-sgm"]
+
+
+def test_distillation_is_half_the_loss_and_the_divergence_from_softened_scores_of_the_teacher():
+    scores, wanted = torch.tensor([[2.0, 0.0, -2.0]]), torch.tensor([[0.0, 4.0, 0.0]])
+    p, q = torch.tensor([1.0, torch.e**2, 1.0]), torch.tensor([torch.e, 1.0, 1 / torch.e])  # at T = 2
+    p, q = p / p.sum(), q / q.sum()
+    expected = (3.0 + 4 * (p * (p / q).log()).sum()) / 2
+    torch.testing.assert_close(distilled(torch.tensor(3.0), scores, wanted), expected)
+    torch.testing.assert_close(distilled(torch.tensor(3.0), wanted + 7, wanted), torch.tensor(1.5))

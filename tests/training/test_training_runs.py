@@ -17,7 +17,7 @@ from recollect.errors import ConfigError, DataError, ModelError, Stopped, Storag
 from recollect.evaluation.evaluate import evaluate
 from recollect.features import extract
 from recollect.model.spec import Calibration
-from recollect.modelfile import load_model, read_header
+from recollect.modelfile import load_model, read_header, save_model
 from recollect.system.disk import locked
 from recollect.training import curves, loop
 from recollect.training.config import make_config
@@ -332,6 +332,63 @@ def test_stage_one_that_was_selected_on_other_categories_is_refused(pictures, tm
     )
     with pytest.raises(ConfigError, match="another data or split"):
         train(swapped, tmp_path / "run")
+
+
+def distilling(run, teacher, **options):
+    """Return the configuration of a run, to be trained again with a teacher."""
+    return make_config(
+        RunFolder(run).config().model_dump(), options, {"stage1.teacher": json.dumps(str(teacher))}
+    )
+
+
+def test_a_resumed_run_learns_from_the_same_teacher(finished, tmp_path, monkeypatch):
+    teacher = tmp_path / "teacher.safetensors"
+    teacher.write_bytes((finished / "model.safetensors").read_bytes())
+    config = distilling(finished, teacher, generator="mean")
+    train(config, tmp_path / "whole")
+    real, out = loop.save_checkpoint, tmp_path / "run"
+
+    def stop_at_step_five(path, state):
+        real(path, state)
+        if state.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(loop, "save_checkpoint", stop_at_step_five)
+    with pytest.raises(Stopped, match="step 6 of 12"):
+        train(config, out)
+    teacher.unlink()
+    train(config, out, resume=True)
+    assert_same(weights(tmp_path / "whole"), weights(out))
+    plain = weights(finished / "stage1.safetensors")
+    assert any(not torch.equal(value, plain[name]) for name, value in weights(out).items())
+    taught_by, seen = (read_header(run).provenance["images_seen"] for run in (finished, out))
+    assert seen == 2 * taught_by, "its own pictures and its teacher's"
+
+
+def test_a_teacher_must_know_the_categories_and_nothing_that_is_held_out(pictures, finished, tmp_path):
+    split = '{"val": ["colour1"], "test": ["colour2"]}'
+    train(configured(pictures, generator="mean", split=split), tmp_path / "reserved")
+    unfinished = tmp_path / "unfinished.safetensors"
+    save_model(unfinished, load_model(finished), {}, read_header(finished).trained_on)
+    for teacher, wrong in {
+        tmp_path / "reserved": "it does not score the categories",
+        unfinished: "its stage 1 is not finished",
+    }.items():
+        with pytest.raises(ConfigError, match=rf"stage1.teacher={teacher}: {wrong}"):
+            train(distilling(finished, teacher), tmp_path / "run")
+    moved = '{"val": ["colour2"], "test": ["colour1"]}'
+    with pytest.raises(ConfigError, match="another split"):
+        train(distilling(tmp_path / "reserved", tmp_path / "reserved", split=moved), tmp_path / "run")
+    with pytest.raises(ConfigError, match="another split or --size"):
+        train(distilling(finished, finished, size=20), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("options", [{"extractor": "efficientnet-lite0"}, {"method": "matching"}])
+def test_only_a_stage_1_learns_from_a_teacher(pictures, options):
+    options = {"data": str(pictures), **options}
+    with pytest.raises(ConfigError, match="no stage 1 here that could learn"):
+        make_config({}, options, {"stage1.teacher": "elsewhere"})
 
 
 def test_a_run_stopped_before_its_generator_was_judged_keeps_the_plain_means(pictures, tmp_path, monkeypatch):

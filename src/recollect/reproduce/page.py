@@ -76,15 +76,16 @@ def _recipe_of(plan: Plan, results: Results, row: Row) -> str:
         return ""
     figures = {"both": "Both", "novel": "Novel", "ausuc": "AUSUC"}
     training = next(one for one in plan.rows.trainings(1) if one.row == row)
-    select = figures[config_of(plan, training, plan.data).select]
+    config = config_of(plan, training, plan.data)
+    taught = f"distilled from {config.stage1.teacher}, whose images count; " if config.stage1.teacher else ""
     fixed = any(CALIBRATED in words for words in files[0]["right"].values())
     balanced = (
         "W_base stays as stage 1 learned it; Both is with the bias that `predict` adds to novel scores, "
         "which depends on the number of shots and was fitted on validation categories; "
     )
-    selected = f"selected by {select} on tasks of validation categories."
+    selected = f"selected by {figures[config.select]} on tasks of validation categories."
     looks = _looks(files[0])
-    return f"{row.title}: {looks}{'; ' * bool(looks)}{balanced if fixed else ''}{selected}"
+    return f"{row.title}: {taught}{looks}{'; ' * bool(looks)}{balanced if fixed else ''}{selected}"
 
 
 def _looks(file: dict[str, Any]) -> str:

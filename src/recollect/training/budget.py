@@ -11,6 +11,7 @@ import torch
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
 from recollect.model.model import Model
+from recollect.modelfile import load_model
 from recollect.training.config import Config
 from recollect.training.stage1 import BaseClassification
 from recollect.training.stage2 import EpisodicTraining
@@ -31,7 +32,9 @@ class Speed(NamedTuple):
 def measure(config: Config, model: Model, split: Split) -> Speed:
     """Take a few steps of each stage, on copies of the model."""
     one = config.model_copy(update={"stage1": config.stage1.model_copy(update={"steps": 1})})
-    stage = BaseClassification(copy.deepcopy(model), split, one)
+    named = config.stage1.teacher
+    teacher = None if named is None else load_model(named).to(config.device)
+    stage = BaseClassification(copy.deepcopy(model), split, one, teacher)
     with closing(stage):
         stage1_step = seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     # What is decoded on the fly may take all the time of a step to decode, and does so for a forward pass.

@@ -61,6 +61,7 @@ class StageOne(Value):
     crops: Annotated[bool, _added(False)] = False  # random-resized crops in place of padded ones
     jitter: Annotated[float, Field(ge=0, lt=1), _added(0.0)] = 0.0  # of brightness, contrast, saturation
     flip: Annotated[bool, _added(True)] = True  # where a mirror image is of the same category
+    teacher: Annotated[str | None, _added(None)] = None  # a model that knows these categories, to distil
 
     def small_share(self, size: int) -> float:
         """Return the time of the whole stage, relative to one with all pictures of `size` × `size`."""
@@ -278,6 +279,12 @@ def make_config(
     for key, text in (settings or {}).items():
         if isinstance(_parse(text), bool) and not isinstance(attrgetter(key)(config), bool):
             raise ConfigError(f"--set {key}={text}: this setting is not switched on or off; give it a number")
+    _require_consistent(config)
+    return config
+
+
+def _require_consistent(config: Config) -> None:
+    """Refuse settings that do not go together."""
     if config.last_relu and is_pretrained(config.extractor):
         raise ConfigError(
             f"--last-relu: '{config.extractor}' is pretrained and cannot be changed; leave it out"
@@ -289,9 +296,10 @@ def make_config(
         )
     if config.frozen and config.stage1.loss != "cross-entropy":
         raise ConfigError(f"stage1.loss: the features of '{config.extractor}' are not learned; leave it out")
+    if config.stage1.teacher is not None and (config.frozen or config.method != PAPER):
+        raise ConfigError("stage1.teacher: there is no stage 1 here that could learn from it; leave it out")
     if config.closed_form and config.stage1_from is not None:
         raise ConfigError("stage1_from: --generator ridge has no stages on a frozen extractor; leave it out")
-    return config
 
 
 def _validated(values: dict[str, Any]) -> Config:

@@ -15,6 +15,7 @@ from recollect.system.disk import clear_write_errors, read_kept, remove_file, re
 from recollect.training.config import NEWER_SECTIONS, Config, differences
 
 STAGE_ONE_MODEL = "stage1.safetensors"
+TEACHER = "teacher.safetensors"
 
 
 class RunFolder:
@@ -24,6 +25,7 @@ class RunFolder:
         self.path = path
         self.model = path / FILE_NAME
         self.stage_one_model = path / STAGE_ONE_MODEL
+        self.teacher = path / TEACHER
         self.curves = path / "curves.png"
         self._config = path / "config.json"
         self._metrics = path / "metrics.jsonl"
@@ -45,7 +47,8 @@ class RunFolder:
 
     def _files(self) -> tuple[Path, ...]:
         checkpoints = map(self.checkpoint, (1, 2))
-        return (self._config, self._metrics, self.model, self.stage_one_model, self.curves, *checkpoints)
+        models = self.model, self.stage_one_model, self.teacher
+        return (self._config, self._metrics, *models, self.curves, *checkpoints)
 
     def finished(self, config: Config) -> bool:
         """Return whether the folder holds a finished run with this configuration."""
@@ -89,6 +92,11 @@ class RunFolder:
         """Begin with the stage-1 model of another run."""
         with replacing_file(self.stage_one_model) as part:
             shutil.copyfile(other.stage_one_model, part)
+
+    def adopt_teacher(self, model: Path) -> None:
+        """Keep a copy of the model to be distilled: a resumed run learns from the same."""
+        with replacing_file(self.teacher) as part:
+            shutil.copyfile(model, part)
 
     def keep(self, config: Config) -> None:
         """Write the configuration."""

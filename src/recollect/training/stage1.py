@@ -20,7 +20,7 @@ from recollect.model.model import Model
 from recollect.system import machine, workers
 from recollect.training.config import Config, SmallFirst, StageOne
 from recollect.training.loop import Stage
-from recollect.training.losses import stage_one_loss
+from recollect.training.losses import distilled, stage_one_loss
 from recollect.training.selection import Judgement
 
 Ints = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ class BaseClassification(Stage):
     number = 1
     title = "stage 1"
 
-    def __init__(self, model: Model, split: Split, config: Config) -> None:
+    def __init__(self, model: Model, split: Split, config: Config, teacher: Model | None = None) -> None:
         super().__init__(model, config.stage1, config)
         # With plain means Both says more about the scales of base and novel scores, which stage 2 will mend,
         # than about the features; the area under the curve is Both without that.
@@ -42,6 +42,7 @@ class BaseClassification(Stage):
         self.augmentation = augmentation(split, config.stage1)
         self.small = small_pictures(model, config.stage1)
         self.loss_kind = config.stage1.loss
+        self.teacher = None if teacher is None else Teacher(teacher)
         self.judgement = Judgement(split, (1,), config)
         if workers.count() > 1 and workers.any_of(not blocks.available(), model.mean.device):
             blocks.leave_to_torch()  # all processes must compute alike
@@ -73,19 +74,25 @@ class BaseClassification(Stage):
         weight = len(rows) * workers.count() / batch
         right = (scores.argmax(1) == targets).float().mean()
         loss = stage_one_loss(self.loss_kind, scores, targets, features, step / self.steps)
+        if self.teacher is not None and not self.is_small(step):
+            loss = distilled(loss, scores, self.teacher.scores(pixels.to(device)))
         return loss * weight, right * weight
 
     def features(self, pixels: Tensor, step: int) -> Tensor:
         """Return the features of a batch; W_base stays the same when pictures become larger."""
         device, exact, small = self.model.mean.device, self.model.mean.dtype, self.small
         with machine.mixed_precision(device):
-            if small is None or step >= small.until * self.steps:
+            if small is None or not self.is_small(step):
                 return self.model.embed(pixels.to(device)).to(exact)
             extractor = self.model.extractor
             return self.model.embed(
                 shrink(pixels, small.size).to(device),
                 lambda x: extractor.stretch(extractor(x), self.images.size),
             ).to(exact)
+
+    def is_small(self, step: int) -> bool:
+        """Return whether a step shows smaller pictures."""
+        return self.small is not None and step < self.small.until * self.steps
 
     def close(self) -> None:
         """End the threads that decode ahead, where there are any."""
@@ -114,6 +121,23 @@ class _Scores(nn.Module):
     def forward(self, pixels: Tensor, step: int) -> tuple[Tensor, Tensor]:
         features = self._features(pixels, step)
         return self.classifier(features), features
+
+
+class Teacher:
+    """A trained model that is asked about the same augmented pictures as its student."""
+
+    def __init__(self, model: Model) -> None:
+        # Once, as the student sees them: averages over mirror images and places would take up to ten times
+        # as long.
+        model.spec = model.spec.model_copy(update={"mirrored": False, "shifted": 0})
+        self.model = model.eval()
+        self._extractor = model.extractor.for_extraction()
+
+    @torch.no_grad()
+    def scores(self, pixels: Tensor) -> Tensor:
+        """Return the base scores of pictures (n, size, size, 3), (n, k)."""
+        found: Tensor = self.model.classifier(self.model.embed(pixels, self._extractor))
+        return found
 
 
 def augmentation(split: Split, recipe: StageOne) -> Augmentation:

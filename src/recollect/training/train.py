@@ -21,7 +21,7 @@ from recollect.evaluation.evaluate import model_scores
 from recollect.features import extract
 from recollect.model.model import Learner, Model
 from recollect.model.spec import Calibration, LearnerSpec, ModelSpec
-from recollect.modelfile import PAPER, TrainedOn, load_model, read_header, save_model, stamp
+from recollect.modelfile import PAPER, TrainedOn, find_model, load_model, read_header, save_model, stamp
 from recollect.pretrained import is_pretrained, licence_of
 from recollect.system import machine, workers
 from recollect.system.disk import locked, remove_file
@@ -273,7 +273,27 @@ def resolve(config: Config, split: Split, speed_of: Measure = measure) -> Config
         RunFolder(Path(config.stage1_from)).require_stage_one(
             model.spec, _trained_on(config), finetune=config.finetune
         )
+    if config.stage1.teacher is not None:
+        require_teacher(config.stage1.teacher, model.spec, _trained_on(config))
     return fit_to_minutes(config, model, split, speed_of)
+
+
+def require_teacher(named: str | Path, spec: ModelSpec, trained_on: TrainedOn) -> int:
+    """Refuse a teacher that does not know the same categories, or learned from pictures held out here.
+
+    Returns how many pictures it has seen.
+    """
+    header = read_header(named)
+    if header.method != PAPER or header.spec.categories != spec.categories:
+        raise ConfigError(f"stage1.teacher={named}: it does not score the categories that are to be learned")
+    same_size = header.spec.preprocessing.size == spec.preprocessing.size
+    if header.trained_on != trained_on or not same_size:
+        raise ConfigError(
+            f"stage1.teacher={named}: it learned from other pictures, or with another split or --size"
+        )
+    if type(header.provenance.get("images_seen")) is not int:
+        raise ConfigError(f"stage1.teacher={named}: its stage 1 is not finished")
+    return int(header.provenance["images_seen"])
 
 
 def new_model(
@@ -316,8 +336,14 @@ def learn_stage_one(
     forget_views()
     if frozen is None and model.spec.centred:
         centre_on(model, split)
+    teacher, seen_before = None, 0
+    if config.stage1.teacher is not None:
+        if not folder.teacher.exists():
+            folder.adopt_teacher(find_model(config.stage1.teacher))
+        seen_before = require_teacher(folder.teacher, model.spec, _trained_on(config))
+        teacher = load_model(folder.teacher).to(config.device)
     stage: BaseClassification | HeadClassification = (
-        BaseClassification(model, split, config)
+        BaseClassification(model, split, config, teacher)
         if frozen is None
         else HeadClassification(model, split, config, frozen)
     )
@@ -329,7 +355,7 @@ def learn_stage_one(
     finally:
         stage.close()
     facts: dict[str, Any] = {
-        "images_seen": stage.images_seen,
+        "images_seen": seen_before + stage.images_seen,
         "stage1_seconds": round(seconds),
         "validation": folder.validation(1),
     }
