@@ -203,6 +203,17 @@ def test_the_trials_of_the_recipe_are_those_of_their_files(path):
         assert any(row.endswith(recipe_row(found["mirrored"])) for row in rows)
 
 
+def test_distillation_is_compared_by_ausuc_as_measured():
+    told = " ".join(RECIPE.split())
+    for name in ("c32f", "c64f"):
+        alone, still, taught = (
+            " / ".join(f"{one['ausuc']['mean']:.1f}" for one in read(f"recipe/{name}-{run}.json")["results"])
+            for run in ("alone", "still", "taught")
+        )
+        assert f"{alone} and {still}" in told
+        assert f"{taught} with the teacher" in told
+
+
 def test_one_generator_is_compared_with_one_for_each_number_of_shots_as_measured():
     found = read("shots.json")
     own, ways = "for these shots", ("mixed", "shot-aware", "shot-aware, 1 to 20")

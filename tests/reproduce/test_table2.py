@@ -115,11 +115,16 @@ def test_both_is_as_predicted_where_base_vectors_stay_in_stage_2(finished, tmp_p
 
 
 def test_the_page_says_which_model_was_distilled_and_counts_its_images(finished, tmp_path):
-    teacher = str(finished / "runs" / "c64f")
-    reproduced(tmp_path, extractors=("c32f",), settings=SETTINGS | {"stage1.teacher": json.dumps(teacher)})
-    text = (tmp_path / "table2.md").read_text(encoding="utf-8")
-    assert f"c32f: distilled from {teacher}, whose images count; selected by Both" in text
-    assert lines_of(tmp_path / "table2.md", "c32f")[2][1] == f"{2 * 6 * 64}"
+    shutil.copytree(finished / "runs" / "c64f", tmp_path / "first")
+    one, settings = tmp_path / "new", SETTINGS | {"stage1.teacher": json.dumps(str(tmp_path / "first"))}
+    reproduced(one, extractors=("c32f",), settings=settings)
+    text = (one / "table2.md").read_text(encoding="utf-8")
+    assert "c32f: distilled from first, whose images are counted and whose minutes are not; selected" in text
+    assert lines_of(one / "table2.md", "c32f")[2][1] == f"{2 * 6 * 64}"
+    shutil.rmtree(tmp_path / "first")
+    (one / "results" / "c32f.json").unlink()
+    reproduced(one, extractors=("c32f",), settings=settings)  # the run has its copy
+    assert (one / "results" / "c32f.json").exists()
     assert "distilled" not in (finished / "table2.md").read_text(encoding="utf-8")
 
 

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +33,7 @@ from recollect.training.schedules import OneCycle, Steps
 from recollect.training.selection import Judgement
 from recollect.training.stage1 import BaseClassification
 from recollect.training.stage2 import EpisodicTraining, make_views, shared_views
+from recollect.training.teacher import Teacher
 
 
 def configured(one=None, two=None, **options):
@@ -128,7 +130,7 @@ def test_stage_1_learns_what_a_teacher_says_of_the_same_augmented_pictures(
         stage1, "distilled", lambda loss, *scores: said.append([loss, *scores]) or sum(scores).sum()
     )
     split = replace(tiny_split, base_train=noise_pictures([5, 3, 9, 6, 4, 8, 7]))
-    stage = BaseClassification(model, split, configured({"pad": 2}), wise)
+    stage = BaseClassification(model, split, configured({"pad": 2}), Teacher(wise))
     found, _ = stage.loss(0)
     asked, *again = seen
     assert [batch.tolist() for batch in again] == [asked.tolist()], "each looks once, at the same"
@@ -150,7 +152,7 @@ def test_a_teacher_is_asked_once_pictures_are_large(tiny_split, make_model, monk
     large = make_model().spec.preprocessing.model_copy(update={"size": 32})
     split = replace(tiny_split, base_train=noise_pictures([4] * 7, size=32))
     model, teacher = (make_model(preprocessing=large, seed=seed) for seed in range(2))
-    stage = BaseClassification(model, split, configured(recipe, size=32), teacher)
+    stage = BaseClassification(model, split, configured(recipe, size=32), Teacher(teacher))
     for step in range(4):
         stage.loss(step)
     assert asked == [2, 3]
@@ -158,11 +160,11 @@ def test_a_teacher_is_asked_once_pictures_are_large(tiny_split, make_model, monk
 
 def test_the_time_of_a_teacher_is_measured(tiny_split, make_model, tmp_path, monkeypatch):
     save_model(tmp_path / "wise.safetensors", make_model())
-    asked, scores = [], stage1.Teacher.scores
-    monkeypatch.setattr(stage1.Teacher, "scores", lambda *words: asked.append(1) or scores(*words))
+    monkeypatch.setattr(Teacher, "scores", lambda *_: time.sleep(0.3))
     teacher = {"teacher": str(tmp_path / "wise.safetensors")}
-    measure(configured(teacher, generator="mean"), make_model(), tiny_split)
-    assert asked
+    speed = measure(configured(teacher, generator="mean"), make_model(), tiny_split)
+    assert speed.stage1_step > 0.3
+    assert speed.picture * 14 < 0.3, "without it"
 
 
 def test_a_pass_of_stage_1_shows_small_categories_as_often_as_large_ones(tiny_split, make_model, seen):

@@ -334,6 +334,18 @@ def test_stage_one_that_was_selected_on_other_categories_is_refused(pictures, tm
         train(swapped, tmp_path / "run")
 
 
+def stopping_at(step):
+    """Return a function that saves checkpoints, and asks the run to stop after a step's."""
+    real = loop.save_checkpoint
+
+    def save(path, state):
+        real(path, state)
+        if state.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return save
+
+
 def distilling(run, teacher, **options):
     """Return the configuration of a run, to be trained again with a teacher."""
     return make_config(
@@ -346,14 +358,8 @@ def test_a_resumed_run_learns_from_the_same_teacher(finished, tmp_path, monkeypa
     teacher.write_bytes((finished / "model.safetensors").read_bytes())
     config = distilling(finished, teacher, generator="mean")
     train(config, tmp_path / "whole")
-    real, out = loop.save_checkpoint, tmp_path / "run"
-
-    def stop_at_step_five(path, state):
-        real(path, state)
-        if state.step == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(loop, "save_checkpoint", stop_at_step_five)
+    out = tmp_path / "run"
+    monkeypatch.setattr(loop, "save_checkpoint", stopping_at(5))
     with pytest.raises(Stopped, match="step 6 of 12"):
         train(config, out)
     teacher.unlink()
@@ -368,26 +374,50 @@ def test_a_resumed_run_learns_from_the_same_teacher(finished, tmp_path, monkeypa
 def test_a_teacher_must_know_the_categories_and_nothing_that_is_held_out(pictures, finished, tmp_path):
     split = '{"val": ["colour1"], "test": ["colour2"]}'
     train(configured(pictures, generator="mean", split=split), tmp_path / "reserved")
-    unfinished = tmp_path / "unfinished.safetensors"
-    save_model(unfinished, load_model(finished), {}, read_header(finished).trained_on)
-    for teacher, wrong in {
-        tmp_path / "reserved": "it does not score the categories",
-        unfinished: "its stage 1 is not finished",
-    }.items():
+    learned_from = read_header(finished).trained_on
+    for name, images, wrong in (
+        ("reserved", None, "it must be a model of the categories"),
+        ("unfinished", None, "its stage 1 is not finished: resume it first"),
+        ("negative", -5, "its stage 1 is not finished: resume it first"),
+        ("endless", 10**30, "its stage 1 is not finished: resume it first"),
+    ):
+        teacher = tmp_path / name
+        if name != "reserved":
+            teacher = teacher.with_suffix(".safetensors")
+            facts = {} if images is None else {"images_seen": images}
+            save_model(teacher, load_model(finished), facts, learned_from)
         with pytest.raises(ConfigError, match=rf"stage1.teacher={teacher}: {wrong}"):
             train(distilling(finished, teacher), tmp_path / "run")
     moved = '{"val": ["colour2"], "test": ["colour1"]}'
-    with pytest.raises(ConfigError, match="another split"):
+    with pytest.raises(ConfigError, match="the same --split"):
         train(distilling(tmp_path / "reserved", tmp_path / "reserved", split=moved), tmp_path / "run")
-    with pytest.raises(ConfigError, match="another split or --size"):
+    with pytest.raises(ConfigError, match="and --size"):
         train(distilling(finished, finished, size=20), tmp_path / "run")
+    damaged = load_model(finished)
+    with torch.no_grad():
+        damaged.classifier.weight.fill_(torch.nan)
+    save_model(tmp_path / "damaged.safetensors", damaged, {"images_seen": 9}, learned_from)
+    with pytest.raises(ModelError, match="damaged"):
+        train(distilling(finished, tmp_path / "damaged.safetensors"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("options", [{"extractor": "efficientnet-lite0"}, {"method": "matching"}])
-def test_only_a_stage_1_learns_from_a_teacher(pictures, options):
+def test_a_run_whose_teacher_was_deleted_does_not_go_on_with_another(finished, tmp_path, monkeypatch):
+    config, out = distilling(finished, finished, generator="mean"), tmp_path / "run"
+    monkeypatch.setattr(loop, "save_checkpoint", stopping_at(5))
+    with pytest.raises(Stopped, match="step 6 of 12"):
+        train(config, out)
+    (out / "teacher.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"teacher\.safetensors"):
+        train(config, out, resume=True)
+
+
+@pytest.mark.parametrize(
+    "options", [{"extractor": "efficientnet-lite0"}, {"method": "matching"}, {"stage1_from": "elsewhere"}]
+)
+def test_only_a_stage_1_of_the_papers_method_learns_from_a_teacher(pictures, options):
     options = {"data": str(pictures), **options}
-    with pytest.raises(ConfigError, match="no stage 1 here that could learn"):
+    with pytest.raises(ConfigError, match=r"stage1\.teacher: (only the paper's method|stage1_from)"):
         make_config({}, options, {"stage1.teacher": "elsewhere"})
 
 

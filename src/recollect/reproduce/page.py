@@ -77,7 +77,12 @@ def _recipe_of(plan: Plan, results: Results, row: Row) -> str:
     figures = {"both": "Both", "novel": "Novel", "ausuc": "AUSUC"}
     training = next(one for one in plan.rows.trainings(1) if one.row == row)
     config = config_of(plan, training, plan.data)
-    taught = f"distilled from {config.stage1.teacher}, whose images count; " if config.stage1.teacher else ""
+    teacher = config.stage1.teacher
+    taught = (
+        f"distilled from {Path(teacher).name}, whose images are counted and whose minutes are not; "
+        if teacher
+        else ""
+    )
     fixed = any(CALIBRATED in words for words in files[0]["right"].values())
     balanced = (
         "W_base stays as stage 1 learned it; Both is with the bias that `predict` adds to novel scores, "

@@ -162,9 +162,9 @@ def make_plan(
         versions=f"recollect {version('recollect')}, torch {torch.__version__}",
     )
     plan = _with_steps(plan, data, split)
+    _require_trainable(plan, data, split)
     if minutes is not None:
         plan = _with_steps(plan, data, split, affordable(plan, data, split))
-    _require_trainable(plan, data, split)
     return plan
 
 
@@ -323,11 +323,19 @@ def config_of(plan: Plan, training: Training, data: str, folder: Path | None = N
     return make_config(recipe_of(preset_of(plan, training.row)), options, settings_of(plan, training, runs))
 
 
-def wanted_config(plan: Plan, training: Training, data: str, split: Split) -> Config:
-    """Return the configuration of a training as its run keeps it, except where its stage 1 comes from."""
+def wanted_config(plan: Plan, training: Training, data: str, split: Split, *, begun: bool = False) -> Config:
+    """Return the configuration of a training as its run keeps it, except where its stage 1 comes from.
+
+    A run that has `begun` keeps a copy of its teacher, which may be gone from where it was.
+    """
     config = config_of(plan, training, data)
     own = find_method(config.method).settled(config).model_copy(update={"stage1_from": None})
-    return resolve(own, split)
+    teacher = own.stage1.teacher
+    if not begun or teacher is None:
+        return resolve(own, split)
+    alone = own.model_copy(update={"stage1": own.stage1.model_copy(update={"teacher": None})})
+    found = resolve(alone, split)
+    return found.model_copy(update={"stage1": found.stage1.model_copy(update={"teacher": teacher})})
 
 
 def require_runs(plan: Plan, trainings: Sequence[Training], data: str, folder: Path) -> None:
@@ -344,7 +352,7 @@ def require_runs(plan: Plan, trainings: Sequence[Training], data: str, folder: P
         run = RunFolder(folder / "runs" / training.name)
         if run.begun():
             run.require_pictures(data, split.base_train.key)
-            wanted = wanted_config(plan, training, data, split)
+            wanted = wanted_config(plan, training, data, split, begun=True)
             # Where a reproduction was moved, the same stage 1 has another path.
             begun = run.config()
             taken = begun.stage1_from if training.stage1 is not None else None

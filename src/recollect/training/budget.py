@@ -11,10 +11,10 @@ import torch
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
 from recollect.model.model import Model
-from recollect.modelfile import load_model
 from recollect.training.config import Config
 from recollect.training.stage1 import BaseClassification
 from recollect.training.stage2 import EpisodicTraining
+from recollect.training.teacher import load_teacher
 
 _FORWARD_SHARE = 0.35  # of a training step is the forward pass: measured 0.23 to 0.36 for the extractors
 _STAGE_TWO_SHARE = 0.25  # of the time is the most that stage 2's steps may take
@@ -32,14 +32,16 @@ class Speed(NamedTuple):
 def measure(config: Config, model: Model, split: Split) -> Speed:
     """Take a few steps of each stage, on copies of the model."""
     one = config.model_copy(update={"stage1": config.stage1.model_copy(update={"steps": 1})})
-    named = config.stage1.teacher
-    teacher = None if named is None else load_model(named).to(config.device)
-    stage = BaseClassification(copy.deepcopy(model), split, one, teacher)
+    stage = BaseClassification(copy.deepcopy(model), split, one)
     with closing(stage):
         stage1_step = seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     # What is decoded on the fly may take all the time of a step to decode, and does so for a forward pass.
     picture = stage1_step * (1 if split.base_train.on_the_fly else _FORWARD_SHARE) / config.stage1.batch
     picture *= 2 if config.mirrored else 1
+    if config.stage1.teacher is not None:
+        teacher, rows = load_teacher(config.stage1.teacher, config), stage.batches[0]
+        pixels = torch.from_numpy(split.base_train.take(rows))
+        stage1_step += seconds_each(lambda _: teacher.scores(pixels))
     if not config.learns_generator:
         return Speed(stage1_step, 0.0, picture)
     views = torch.randn(1, len(split.base_train), model.width)

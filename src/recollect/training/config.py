@@ -297,7 +297,11 @@ def _require_consistent(config: Config) -> None:
     if config.frozen and config.stage1.loss != "cross-entropy":
         raise ConfigError(f"stage1.loss: the features of '{config.extractor}' are not learned; leave it out")
     if config.stage1.teacher is not None and (config.frozen or config.method != PAPER):
-        raise ConfigError("stage1.teacher: there is no stage 1 here that could learn from it; leave it out")
+        raise ConfigError(
+            "stage1.teacher: only the paper's method learns from a teacher, and no frozen extractor"
+        )
+    if config.stage1.teacher is not None and config.stage1_from is not None:
+        raise ConfigError("stage1.teacher: stage1_from names a stage 1 that has been learned; leave one out")
     if config.closed_form and config.stage1_from is not None:
         raise ConfigError("stage1_from: --generator ridge has no stages on a frozen extractor; leave it out")
 

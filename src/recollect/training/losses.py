@@ -35,9 +35,9 @@ def stage_one_loss(kind: LossKind, scores: Tensor, targets: Tensor, z: Tensor, s
 
 
 def distilled(loss: Tensor, scores: Tensor, wanted: Tensor) -> Tensor:
-    """Return the mean of a loss and of what separates scores (n, k) from a teacher's, `wanted`, if softened.
+    """Return the mean of a loss and of T² · KL between the softened scores (n, k) of teacher and student.
 
-    The second half is T² · KL: its gradients are then as large whatever the temperature T.
+    With T² the gradients are as large whatever the temperature T.
     """
     found, wanted = ((some / TEMPERATURE).log_softmax(dim=1) for some in (scores, wanted))
     apart = F.kl_div(found, wanted, log_target=True, reduction="batchmean")

@@ -45,6 +45,10 @@ class RunFolder:
         """Return whether the folder holds a run, finished or not."""
         return self._config.exists()
 
+    def begun_stage_one(self) -> bool:
+        """Return whether stage 1 has left anything to go on from."""
+        return self.checkpoint(1).exists() or self.stage_one_model.exists()
+
     def _files(self) -> tuple[Path, ...]:
         checkpoints = map(self.checkpoint, (1, 2))
         models = self.model, self.stage_one_model, self.teacher

@@ -22,6 +22,7 @@ from recollect.training.config import Config, SmallFirst, StageOne
 from recollect.training.loop import Stage
 from recollect.training.losses import distilled, stage_one_loss
 from recollect.training.selection import Judgement
+from recollect.training.teacher import Teacher
 
 Ints = npt.NDArray[np.int64]
 
@@ -32,7 +33,7 @@ class BaseClassification(Stage):
     number = 1
     title = "stage 1"
 
-    def __init__(self, model: Model, split: Split, config: Config, teacher: Model | None = None) -> None:
+    def __init__(self, model: Model, split: Split, config: Config, teacher: Teacher | None = None) -> None:
         super().__init__(model, config.stage1, config)
         # With plain means Both says more about the scales of base and novel scores, which stage 2 will mend,
         # than about the features; the area under the curve is Both without that.
@@ -42,7 +43,7 @@ class BaseClassification(Stage):
         self.augmentation = augmentation(split, config.stage1)
         self.small = small_pictures(model, config.stage1)
         self.loss_kind = config.stage1.loss
-        self.teacher = None if teacher is None else Teacher(teacher)
+        self.teacher = teacher
         self.judgement = Judgement(split, (1,), config)
         if workers.count() > 1 and workers.any_of(not blocks.available(), model.mean.device):
             blocks.leave_to_torch()  # all processes must compute alike
@@ -75,7 +76,7 @@ class BaseClassification(Stage):
         right = (scores.argmax(1) == targets).float().mean()
         loss = stage_one_loss(self.loss_kind, scores, targets, features, step / self.steps)
         if self.teacher is not None and not self.is_small(step):
-            loss = distilled(loss, scores, self.teacher.scores(pixels.to(device)))
+            loss = distilled(loss, scores, self.teacher.scores(pixels))
         return loss * weight, right * weight
 
     def features(self, pixels: Tensor, step: int) -> Tensor:
@@ -121,23 +122,6 @@ class _Scores(nn.Module):
     def forward(self, pixels: Tensor, step: int) -> tuple[Tensor, Tensor]:
         features = self._features(pixels, step)
         return self.classifier(features), features
-
-
-class Teacher:
-    """A trained model that is asked about the same augmented pictures as its student."""
-
-    def __init__(self, model: Model) -> None:
-        # Once, as the student sees them: averages over mirror images and places would take up to ten times
-        # as long.
-        model.spec = model.spec.model_copy(update={"mirrored": False, "shifted": 0})
-        self.model = model.eval()
-        self._extractor = model.extractor.for_extraction()
-
-    @torch.no_grad()
-    def scores(self, pixels: Tensor) -> Tensor:
-        """Return the base scores of pictures (n, size, size, 3), (n, k)."""
-        found: Tensor = self.model.classifier(self.model.embed(pixels, self._extractor))
-        return found
 
 
 def augmentation(split: Split, recipe: StageOne) -> Augmentation:

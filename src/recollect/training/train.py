@@ -49,6 +49,7 @@ from recollect.training.stage2 import (
     shared_views,
 )
 from recollect.training.starting import require_extractor, starting_model, suited
+from recollect.training.teacher import load_teacher, require_teacher
 
 log = logging.getLogger(__name__)
 Learn = Callable[[Config, Split, RunFolder, threading.Event], None]
@@ -222,6 +223,8 @@ def _train(
             if not folder.curves.exists() and not config.closed_form:
                 draw_curves(folder)
             return held_out
+        if config.stage1.teacher is not None and not folder.teacher.exists() and not folder.begun_stage_one():
+            folder.adopt_teacher(find_model(config.stage1.teacher))
         with stop_on_signals() as stop:
             call(out)
             learn(config, split, folder, stop)
@@ -274,26 +277,8 @@ def resolve(config: Config, split: Split, speed_of: Measure = measure) -> Config
             model.spec, _trained_on(config), finetune=config.finetune
         )
     if config.stage1.teacher is not None:
-        require_teacher(config.stage1.teacher, model.spec, _trained_on(config))
+        require_teacher(config.stage1.teacher, config, split.categories, _trained_on(config))
     return fit_to_minutes(config, model, split, speed_of)
-
-
-def require_teacher(named: str | Path, spec: ModelSpec, trained_on: TrainedOn) -> int:
-    """Refuse a teacher that does not know the same categories, or learned from pictures held out here.
-
-    Returns how many pictures it has seen.
-    """
-    header = read_header(named)
-    if header.method != PAPER or header.spec.categories != spec.categories:
-        raise ConfigError(f"stage1.teacher={named}: it does not score the categories that are to be learned")
-    same_size = header.spec.preprocessing.size == spec.preprocessing.size
-    if header.trained_on != trained_on or not same_size:
-        raise ConfigError(
-            f"stage1.teacher={named}: it learned from other pictures, or with another split or --size"
-        )
-    if type(header.provenance.get("images_seen")) is not int:
-        raise ConfigError(f"stage1.teacher={named}: its stage 1 is not finished")
-    return int(header.provenance["images_seen"])
 
 
 def new_model(
@@ -338,10 +323,8 @@ def learn_stage_one(
         centre_on(model, split)
     teacher, seen_before = None, 0
     if config.stage1.teacher is not None:
-        if not folder.teacher.exists():
-            folder.adopt_teacher(find_model(config.stage1.teacher))
-        seen_before = require_teacher(folder.teacher, model.spec, _trained_on(config))
-        teacher = load_model(folder.teacher).to(config.device)
+        seen_before = require_teacher(folder.teacher, config, split.categories, _trained_on(config))
+        teacher = load_teacher(folder.teacher, config)
     stage: BaseClassification | HeadClassification = (
         BaseClassification(model, split, config, teacher)
         if frozen is None

@@ -21,7 +21,8 @@ STAGE_ONE: dict[str, Settings] = {
     "batch-sgm": {"classifier": "dot", "last_relu": "true", "stage1.loss": "batch-sgm"},
 }
 DECIDED = {"data", "seed", "split", "generator", "method", "minutes", "stage1_from", "shots", "select"} | {
-    key for settings in STAGE_ONE.values() for key in settings
+    "stage1.teacher",
+    *(key for settings in STAGE_ONE.values() for key in settings),
 }
 
 Published = dict[str, tuple[str, ...]]  # by figure, for N' = 1, 2, 5, 10, 20; top-5
