@@ -2,7 +2,7 @@
 
     python -m benchmarks.shifts RUN mini-imagenet:mini-imagenet.zip 0 3 6 --out docs/results
 
-Plain means on RUN's stage 1, on the same tasks of validation categories for every number of pixels. Each number
+Plain means on RUN's stage 1, on the same tasks of validation categories for every number of pixels. Each
 takes up to ten passes over the pictures, so only some pictures of each validation category are used.
 """
 

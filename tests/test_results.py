@@ -214,6 +214,20 @@ def test_distillation_is_compared_by_ausuc_as_measured():
         assert f"{taught} with the teacher" in told
 
 
+def test_shifts_on_mini_imagenet_are_told_as_measured():
+    rows = read("shifts.json")["results"]
+    for one, five in zip(rows[::2], rows[1::2], strict=True):
+        name = f"shifted by {one['shifted']} pixels" if one["shifted"] else "not shifted"
+        assert f"| {name} {recipe_row((one, five))}" in RECIPE
+        if "gained" in one:
+            novel, both, ausuc = (
+                f"{signed(one['gained'][figure])} / {signed(five['gained'][figure])}"
+                for figure in ("novel", "both", "ausuc")
+            )
+            gained = f"| {novel} | {signed(one['gained']['base'])} | {both} | {ausuc} |"
+            assert f"| gained by {one['shifted']} pixels {gained}" in RECIPE
+
+
 def test_one_generator_is_compared_with_one_for_each_number_of_shots_as_measured():
     found = read("shots.json")
     own, ways = "for these shots", ("mixed", "shot-aware", "shot-aware, 1 to 20")
