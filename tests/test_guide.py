@@ -66,6 +66,7 @@ def paths(value, place=""):
             yield from paths(inner, f"{place}.{key}")
 
 
+@pytest.mark.slow
 def test_every_code_block_runs(folder, run, capsys):
     assert [kind for kind, _ in BLOCKS].count("python") == 2
     text = "".join(code for _, code in BLOCKS)

@@ -452,11 +452,24 @@ def test_a_shorter_training_on_mini_imagenet_is_told_as_measured():
     told = " ".join(PAGE.split())
     assert f"had Base {base} and Novel {first} / {last} (" in told
     assert f"six times the images gave {gained:.1f} points of Base" in told
-    plain = [
-        f"{one['both']['mean']:.1f}"
-        for one in read("table2-mini-imagenet/results/c32f.json")["report"]["results"]
-    ]
-    assert f"Without the bias, as in the paper, Both is {' / '.join(plain)}." in told
+    first, last = (
+        " / ".join(
+            f"{one['both']['mean']:.1f}"
+            for one in read(f"table2-mini-imagenet/results/{name}.json")["report"]["results"]
+        )
+        for name in ("c32f", "c64f")
+    )
+    assert f"Without the bias, as in the paper, Both is {first} for c32f and {last} for c64f." in told
+
+
+def test_what_c64f_got_right_on_mini_imagenet_is_told_as_logged():
+    lines = (RESULTS / "table2-mini-imagenet/c64f.jsonl").read_text(encoding="utf-8").splitlines()
+    first = [words for words in map(json.loads, lines) if words["stage"] == 1]
+    learned = [words["accuracy"] for words in first if "accuracy" in words][-1]
+    *_, earlier, _, _, last = [words["base"] for words in first if "base" in words]
+    told = " ".join(PAGE.split())
+    assert f"{learned:.0f} % of the augmented training pictures right and {last:.0f} % of the" in told
+    assert f"it was at {earlier:.0f} % of these" in told
 
 
 def methods_on_cifar_fs():

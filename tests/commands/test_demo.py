@@ -43,6 +43,7 @@ def short(monkeypatch, drawn):
     monkeypatch.setattr(demo, "read_preset", preset)
 
 
+@pytest.mark.slow
 def test_the_demonstration_trains_teaches_measures_and_draws(short, tmp_path, capsys):
     result = demo.run_demo(tmp_path / "demo")
     rows = [(row["shots"], row["generator"]) for row in result["generators"]]
@@ -68,6 +69,7 @@ def test_the_demonstration_trains_teaches_measures_and_draws(short, tmp_path, ca
     assert "Novel: other pictures of the five, among the five." in report
 
 
+@pytest.mark.slow
 def test_an_interrupted_demonstration_is_resumed_and_a_finished_one_starts_again(
     short, tmp_path, monkeypatch
 ):

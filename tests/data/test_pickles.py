@@ -213,6 +213,7 @@ def test_a_file_that_asks_for_the_same_copy_again_and_again_is_refused():
 BOMBS = {"marks": b"(", "remembered lists": b"]\x94"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_millions_of_instructions_take_little_memory_and_time(tmp_path, name):
     """60 MB of marks took 5 GB and 70 s; a zip of it has 60 KB."""

@@ -85,6 +85,7 @@ def test_the_example_needs_onnxruntime_and_numpy_alone(exported, tmp_path):
             assert float(share) == pytest.approx(answer.probability, abs=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shot_aware", [False, True])
 def test_the_example_teaches(exported, make_model, tmp_path, shot_aware):
     folder = tmp_path / "out" if shot_aware else exported[0]
@@ -100,6 +101,7 @@ def test_the_example_teaches(exported, make_model, tmp_path, shot_aware):
     assert float(shown["gnu"]) == pytest.approx(expected["gnu"], abs=2e-4)
 
 
+@pytest.mark.slow
 def test_files_that_differ_from_torch_are_not_written(make_model, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "extractor_graph", _shifted)
     with pytest.raises(Exception, match=r"differ by .* from torch's, more than 0.0001"):
@@ -117,6 +119,7 @@ def _shifted(model):
     return graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looks", [{}, {"mirrored": True, "shifted": 2}], ids=["once", "ten times"])
 def test_int8_is_smaller_and_measured(make_model, tmp_path, looks):
     model = make_model(extractor="c64f", **looks)

@@ -151,6 +151,7 @@ def network():
     return method, Model(spec, learner=method.learner), support, queries
 
 
+@pytest.mark.slow
 def test_queries_of_a_new_task_are_answered_one_by_one_by_statistics_of_its_support(network):
     method, model, support, queries = network
     with torch.inference_mode():

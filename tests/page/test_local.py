@@ -38,8 +38,8 @@ class Static:
 
 
 @pytest.fixture(scope="session")
-def runtime():
-    """The folder of onnxruntime-web, which npm fetched."""
+def runtime(browser):
+    """The folder of onnxruntime-web, which npm fetched; not without a browser."""
     if shutil.which("npm") is None and not all((_ORT / name).is_file() for name in FILES):
         pytest.skip("there is no npm here to fetch onnxruntime-web")
     if not all((_ORT / name).is_file() for name in FILES):

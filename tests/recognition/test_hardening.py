@@ -147,6 +147,7 @@ def test_a_recogniser_can_be_pickled(tiny_model, tmp_path, place):
     assert ("tapir" in names_of(recognizer)) == (place != "memory")
 
 
+@pytest.mark.slow
 def test_a_process_that_a_recogniser_is_sent_to_keeps_its_threads(tiny_model):
     program = """
 import pickle, sys, torch
@@ -202,6 +203,7 @@ sys.exit(ended(forked(0)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [AFTER_PREDICTING, LOCK_HELD], ids=["idle", "lock held"])
 def test_a_process_that_forks_at_any_moment_goes_on_in_the_child(program, tmp_path):
     here = str(Path(__file__).parents[1])

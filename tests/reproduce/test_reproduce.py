@@ -149,6 +149,7 @@ def test_what_is_finished_is_not_done_again(finished, colours, tmp_path, monkeyp
     assert tree(finished) == before
 
 
+@pytest.mark.slow
 def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(finished, colours, tmp_path):
     folder = tmp_path / "killed"
     # In the middle of a stage 1 on which others stand, after a finished training.

@@ -99,6 +99,7 @@ def test_every_request_that_was_accepted_is_answered_after_sigterm(folder, tmp_p
     assert [one for one in broken if one] == []
 
 
+@pytest.mark.slow
 def test_workers_see_each_others_categories_at_once(folder, tmp_path, opened):
     words = ("--workers", "2", "--threads", "1", "--open")
     with started(folder, *words, log=tmp_path / "log") as service:
