@@ -424,6 +424,7 @@ def test_a_pickle_holds_arrays_and_no_torch(classifier, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_it_works_in_pipelines_searches_and_cross_validation():
     X, y = load_digits(return_X_y=True)
     some = np.random.default_rng(0).permutation(len(y))[:600]  # the file is in the order of its writers

@@ -323,6 +323,7 @@ def test_such_names_stay_on_one_line_in_the_tables_too(tmp_path, make_model, run
         assert "\x1b" not in said
 
 
+@pytest.mark.slow
 def test_without_a_picture_to_draw_matplotlib_is_not_loaded(model, zoo):
     code = (
         "import sys; from recollect import cli\n"

@@ -31,6 +31,8 @@ STEPS = 24
 QUICKLY = {"meta.rate": "0.01", "meta.inner_steps": "2", "meta.test_steps": "2", "meta.inner_rate": "0.1"}
 SLOW = ("fomaml", "anil", "meta-lstm")
 FEW = {"stage1.steps": "6", "meta.inner_steps": "1", "meta.test_steps": "1"}
+# Those that learn to learn train long, and have tests of their own.
+EACH = [pytest.param(name, marks=[pytest.mark.slow] * (name in META)) for name in METHODS]
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +87,7 @@ def drawn(novel, base, shots=2, tasks=6):
     return task_sampler(base, novel).draw(TaskShape(3, shots, 3), tasks, 0)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH)
 def test_scores_have_a_column_for_every_category_and_are_the_same_each_time(name, loaded, split):
     model, novel, base = loaded(name)
     tasks = drawn(novel, base)
@@ -127,7 +129,7 @@ def test_a_base_category_that_plays_novel_is_hidden_among_base_ones(name, loaded
         assert torch.equal(some.isfinite(), (~hidden).expand_as(some))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH)
 def test_evaluate_accepts_the_run_and_gives_what_the_saved_model_gives(name, trained, split, colours, run):
     method, folder = find_method(name), trained(name)
     assert read_header(folder).method == name

@@ -75,6 +75,7 @@ def test_a_known_block_is_the_one_of_torch(channels, size, relu):
         close(blocks._known(block)(x), copy.deepcopy(block).double()(x.double()))
 
 
+@pytest.mark.slow
 def test_a_processor_with_shorter_vectors_computes_the_same(monkeypatch):
     """Where vectors are long, those of other processors are tried too."""
     cases = [(make_block(*pair, relu=True), torch.randn(5, pair[0], 21, 13)) for pair in CHANNELS]

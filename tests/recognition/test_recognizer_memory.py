@@ -42,6 +42,7 @@ def rows(recognizer):
     ]
 
 
+@pytest.mark.slow
 def test_a_thousand_categories_come_and_go_without_a_trace(place):
     recognizer = plain(place)
     recognizer.teach("first", pixels_of(1))  # makes the file

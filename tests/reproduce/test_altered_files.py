@@ -65,6 +65,7 @@ def test_a_figure_that_is_gone_is_a_dash(folder):
     assert "| cosine, mean | – | – | – |" in write_page(folder).read_text()
 
 
+@pytest.mark.slow
 def test_packed_numbers_that_unpack_to_gigabytes_are_refused(folder):
     words = json.loads((folder / RESULT).read_text())
     words["right"]["1"]["novel"] = base64.b64encode(zeros(1 << 10)).decode()

@@ -114,6 +114,7 @@ def test_both_is_as_predicted_where_base_vectors_stay_in_stage_2(finished, tmp_p
     assert "both_calibrated" not in read(finished / "results" / "c32f.json")["right"]["1"]
 
 
+@pytest.mark.slow
 def test_the_page_says_which_model_was_distilled_and_counts_its_images(finished, tmp_path):
     shutil.copytree(finished / "runs" / "c64f", tmp_path / "first")
     one, settings = tmp_path / "new", SETTINGS | {"stage1.teacher": json.dumps(str(tmp_path / "first"))}
@@ -227,6 +228,7 @@ def test_rows_may_be_added_later(finished, tmp_path):
     assert read(one / "plan.json")["keys"] == ["c32f", "c64f"]
 
 
+@pytest.mark.slow
 def test_trainings_with_other_seeds_may_be_added_later(finished, tmp_path):
     one = tmp_path / "new"
     shutil.copytree(finished / "runs" / "c32f", one / "runs" / "c32f")

@@ -24,6 +24,7 @@ print(kept >> 20, (resident() - before) >> 20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone is told what to keep")
 def test_freed_memory_is_kept_until_it_is_given_back() -> None:
     kept, left = map(int, subprocess.check_output([sys.executable, "-c", _PROGRAM], text=True).split())

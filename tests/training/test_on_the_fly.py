@@ -111,6 +111,7 @@ def test_a_picture_that_goes_bad_during_training_is_named(tmp_path, monkeypatch)
         train(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_minutes_can_be_measured_on_the_fly(pictures, tmp_path):
     words = {"data": str(pictures), **OPTIONS, "cache_gb": 0, "minutes": 0.05}
     train(make_config({}, words, {**SETTINGS, "stage1.steps": "9999999"}), tmp_path / "run")
@@ -124,6 +125,7 @@ def wait_until(condition, seconds=120):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_the_run_and_the_threads_that_decode_in_order(pictures, tmp_path, number):
     out = tmp_path / "run"
