@@ -29,7 +29,7 @@ from recollect.modelfile import load_model, read_header
 from recollect.recognition.scoring import clearance
 from recollect.system import machine
 from recollect.system.disk import write_text
-from recollect.training.calibration import WAYS, calibrate, joint_queries, score_tasks
+from recollect.training.calibration import FEW_SHOTS, WAYS, calibrate, joint_queries, score_tasks
 
 SHOTS = 5  # pictures that a category is taught from
 LESSONS = 10  # random orders and pictures
@@ -139,13 +139,13 @@ def confidences(sight, seed):
     """Return confidence and rightness of answers in tasks, before and after calibration."""
     sampler = task_sampler(sight.base, sight.novel)
     score = model_scores(sight.model, sight.novel, sight.base)
-    scored = score_tasks(sampler, score, WAYS, TASKS, 20, seed)
+    scored = score_tasks(sampler, score, WAYS, FEW_SHOTS, TASKS, 20, seed)
     found = {}
     for name, bias, temperature in (
         ("before", 0.0, 1.0),
         ("after", sight.bias(WAYS), sight.calibration.temperature),
     ):
-        queries = joint_queries([some.biased(bias) for some in scored])
+        queries = joint_queries([some.biased(bias) for some in scored.values()])
         confidence, choice = (queries.scores / temperature).softmax(1).max(1)
         found[name] = confidence.numpy(), (choice == queries.targets).numpy()
     return found

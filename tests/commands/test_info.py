@@ -78,6 +78,7 @@ def test_info_says_what_the_model_is(path, tiny_model):
             "temperature": 1.0,
             "bias": 0.0,
             "bias_rise": 0.0,
+            "most_shots": 5,
             "bias_slope": 0.0,
             "tightness": 0.0,
             "unknown": None,

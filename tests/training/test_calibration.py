@@ -123,14 +123,14 @@ def test_no_other_bias_has_a_higher_harmonic_mean(lead):
 
 def test_the_bias_runs_along_the_logarithm_of_the_number_of_taught_categories(monkeypatch):
     found = {1: 9.0, 5: 1.0, 10: 0.0, 20: -1.0}
-    monkeypatch.setattr(module, "fit_bias", lambda scored: found[scored])
-    biases = module.fit_biases({number: number for number in found})
+    monkeypatch.setattr(module, "fit_bias", lambda scored: found[scored[0]])
+    biases = module.fit_biases({number: {1: number} for number in found})
     assert sorted(biases) == [5, 20]
     for number in (5, 10, 20):
         assert bias_at(biases, number) == pytest.approx(found[number])
     assert bias_at(biases, 1) == bias_at(biases, 5)
     assert bias_at(biases, 100) == bias_at(biases, 20)
-    assert module.fit_biases({1: 1}) == {1: 9.0}
+    assert module.fit_biases({1: {1: 1}}) == {1: 9.0}
 
 
 def test_a_bias_by_shots_is_found_again(monkeypatch):
@@ -139,19 +139,45 @@ def test_a_bias_by_shots_is_found_again(monkeypatch):
         return 2.0 - 0.5 * np.log(number) - 0.3 * np.log(shots)
 
     monkeypatch.setattr(module, "fit_bias", found)
-    drawn = {number: [(number, shots) for shots in range(1, 6)] for number in (1, 5, 10, 20)}
-    biases, rise = module.fit_biases_by_shots(drawn)
-    assert rise == pytest.approx(-0.3)
-    assert sorted(biases) == [5, 20]
-    assert biases[20] == pytest.approx(2 - 0.5 * np.log(20))
-    calibration = Calibration(bias=biases, bias_rise=rise)
+    drawn = {number: {shots: (number, shots) for shots in range(1, 6)} for number in (1, 5, 10, 20)}
+    calibration = module.fit_biases_by_shots(drawn)
+    assert calibration.bias_rise == pytest.approx(-0.3)
+    assert sorted(calibration.bias) == [5, 20]
+    assert calibration.bias[20] == pytest.approx(2 - 0.5 * np.log(20))
     told = calibration.biases([1, 3, 5, 50, 1, 1, 1, 1, 1, 1])
     assert told[0] == pytest.approx(2 - 0.5 * np.log(10))
     assert told[1] - told[0] == pytest.approx(-0.3 * np.log(3))
     assert told[3] == told[2] == pytest.approx(told[0] - 0.3 * np.log(5))
-    biases, rise = module.fit_biases_by_shots({2: [(2, 1)]})
-    assert biases == {2: pytest.approx(2 - 0.5 * np.log(2))}
-    assert rise == pytest.approx(0)
+    calibration = module.fit_biases_by_shots({2: {1: (2, 1)}})
+    assert calibration.bias == {2: pytest.approx(2 - 0.5 * np.log(2))}
+    assert calibration.bias_rise == pytest.approx(0)
+
+
+def test_a_bias_for_many_shots_rises_otherwise_with_each_number_of_taught_categories(monkeypatch):
+    def found(scored, _):
+        number, shots = scored[0]
+        return 2.0 - 0.5 * np.log(number) - (0.3 - 0.1 * np.log(number)) * np.log(shots)
+
+    monkeypatch.setattr(module, "fit_bias", found)
+    numbers = (*range(1, 6), 10, 20)
+    drawn = {number: {shots: (number, shots) for shots in numbers} for number in (1, 5, 10, 20)}
+    calibration = module.fit_biases_by_shots(drawn)
+    for taught in (5, 10, 20):
+        told = calibration.biases([1, 3, 20, 50], taught=taught)
+        assert told[:3] == pytest.approx([found([(taught, shots)], None) for shots in (1, 3, 20)])
+        assert told[3] == told[2], "beyond what was fitted the bias stays"
+
+
+@pytest.mark.parametrize(("pictures", "most"), [(40, 20), (15, 10), (9, 5)])
+def test_a_bias_by_shots_is_fitted_for_as_many_as_the_pictures_allow(make_model, pictures, most):
+    novel = features_of([pictures] * 6, 1, "novel", spread=1.0)
+    base = features_of([20] * 7, 0, "base", spread=1.0)
+    model = make_model(categories=base.categories)
+    found = calibrate(model, novel, base, by_shots=True)
+    assert found.most_shots == most
+    assert (found.biases([most]) == found.biases([1000])).all()
+    assert (found.biases([most]) != found.biases([most - 1])).all()
+    assert calibrate(model, novel, base).most_shots == 5
 
 
 def test_scores_with_the_bias_are_those_that_predictions_compare(make_model):
@@ -217,7 +243,7 @@ def test_unknown_pictures_are_those_whose_own_category_is_not_taught(tiny_model)
     tasks = task_sampler(base, novel).draw(TaskShape(3, 2, 4), 5, 0)
     scores = model_scores(tiny_model, novel, base)(tasks)
     scored = Scored(scores, tasks.novel_targets, tasks.base_targets)
-    one_shot, two_shot = lessons_of({3: [scored, scored]})
+    one_shot, two_shot = lessons_of({3: {1: scored, 2: scored}})
     assert [(some.taught, some.shots) for some in (one_shot, two_shot)] == [(3, 1), (3, 2)]
     others, owns = [], []
     for task in range(5):
@@ -367,7 +393,7 @@ def test_the_report_says_what_a_second_look_finds(tiny_model):
     novel, base = features_of([20] * 6, 1, "novel"), features_of([20] * 7, 0, "base")
     found = calibrate(tiny_model, novel, base)
     sampler, score = task_sampler(base, novel), model_scores(tiny_model, novel, base)
-    scored = module.score_tasks(sampler, score, 5, 250, 1000, 0)
+    scored = list(module.score_tasks(sampler, score, 5, module.FEW_SHOTS, 250, 1000, 0).values())
     bias = bias_at(found.bias, 5)
     adjusted = [some.biased(bias) for some in scored]
     queries = joint_queries(adjusted)
@@ -395,9 +421,9 @@ def test_tasks_have_every_number_of_shots_equally_often(tiny_model):
         seen.append(tuple(tasks.support.shape))
         return model_scores(tiny_model, novel, base)(tasks)
 
-    scored = module.score_tasks(task_sampler(base, novel), watched, 4, 40, 5, 0)
+    scored = module.score_tasks(task_sampler(base, novel), watched, 4, module.FEW_SHOTS, 40, 5, 0)
     assert seen == [(size, 4, shots) for shots in range(1, 6) for size in (5, 3)]
-    assert {len(some.novel_targets[0]) for some in scored} == {4 * 15}
+    assert {len(some.novel_targets[0]) for some in scored.values()} == {4 * 15}
 
 
 def test_pictures_of_a_split_are_calibrated(tiny_model, tiny_split):

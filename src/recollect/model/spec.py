@@ -139,7 +139,7 @@ class Unknown(Value):
     taught: TaughtOffset | None = None
 
 
-MOST_SHOTS = 5  # numbers of examples that a calibration is fitted for; for more, the bias stays
+MOST_SHOTS = 5  # numbers of examples that a calibration is always fitted for
 
 
 ByNumber = Annotated[dict[Annotated[int, Field(ge=1, le=2**31)], Bias], Field(min_length=1)]
@@ -149,15 +149,17 @@ class Calibration(Value):
     """How scores become probabilities; fitted on validation categories and pictures.
 
     Probabilities are softmax((scores + bias of taught categories) / temperature). The bias is one number, or
-    depends on the number of taught categories. `bias_rise` · ln(examples of the category) is added to it, and
-    so is `bias_slope` · (tightness − `tightness`). The tightness is the mean cosine between two examples of
-    the same taught category: pictures from one place resemble each other, and score high without a bias.
-    `report` has validation figures in percent, before and after. The default changes nothing.
+    depends on the number of taught categories, and so does `bias_rise`. `bias_rise` · ln(examples of the
+    category) is added to it, with at most `most_shots` examples, and so is `bias_slope` · (tightness −
+    `tightness`). The tightness is the mean cosine between two examples of the same taught category: pictures
+    from one place resemble each other, and score high without a bias. `report` has validation figures in
+    percent, before and after. The default changes nothing.
     """
 
     temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     bias: Bias | ByNumber = 0.0
-    bias_rise: Bias = 0.0
+    bias_rise: Bias | ByNumber = 0.0
+    most_shots: Annotated[int, Field(ge=1, le=2**31)] = MOST_SHOTS  # that the bias was fitted for
     bias_slope: Bias | ByNumber = 0.0
     tightness: Annotated[float, Field(ge=-1, le=1)] = 0.0  # what is typical
     unknown: Unknown | None = None
@@ -175,7 +177,8 @@ class Calibration(Value):
         """
         count = len(examples) if taught is None else taught
         start = bias_at(self.bias, count) + bias_at(self.bias_slope, count) * self._excess(tightness)
-        found: npt.NDArray[np.float64] = start + self.bias_rise * _log_shots(examples)
+        rise = bias_at(self.bias_rise, count)
+        found: npt.NDArray[np.float64] = start + rise * _log_shots(examples, self.most_shots)
         return found
 
     def unknown_offsets(
@@ -197,8 +200,10 @@ class Calibration(Value):
         return 0.0 if tightness is None else tightness - self.tightness
 
 
-def _log_shots(examples: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    found: npt.NDArray[np.float64] = np.log(np.clip(examples, 1, MOST_SHOTS))
+def _log_shots(
+    examples: Sequence[int] | npt.NDArray[np.int64], most: int = MOST_SHOTS
+) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = np.log(np.clip(examples, 1, most))
     return found
 
 

@@ -1,7 +1,8 @@
 """Calibration: temperature, bias and threshold of a finished model, from validation features.
 
 The tasks resemble a user's: a few categories taught from 1 to 5 pictures each, with as many base queries as
-novel ones. Where no categories are reserved, base categories act as novel ones on held-out pictures.
+novel ones. A bias that depends on the number of examples is fitted with 10 and 20 of them too. Where no
+categories are reserved, base categories act as novel ones on held-out pictures.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +23,12 @@ from recollect.evaluation.reliability import auroc, calibration_error
 from recollect.features import FeatureSet
 from recollect.model.generator import RidgeGenerator
 from recollect.model.model import Head
-from recollect.model.spec import MOST_SHOTS, Calibration, TaughtOffset, Unknown, bias_at
+from recollect.model.spec import MOST_SHOTS, Calibration, TaughtOffset, Unknown
 
 FALSE_ALARMS = 0.05  # of known pictures may be called unknown
 WAYS = 5  # of the tasks for temperature and bias, as in evaluations
 TAUGHT = (1, 2, WAYS, 10, 20)  # numbers of taught categories for which bias and threshold are made, usually
+FEW_SHOTS, MANY_SHOTS = tuple(range(1, MOST_SHOTS + 1)), (10, 20)
 COLDEST, HOTTEST = 0.05, 20.0
 
 _QUERIES = 75  # of taught categories in a task, about
@@ -36,6 +38,7 @@ _GATHERED = 1 << 23  # values of features in memory at a time
 _SCORES = 1 << 23  # scores of one number of ways in memory
 
 Doubles = npt.NDArray[np.float64]
+Biases = tuple[dict[int, float], float]  # by number of taught categories, and their rise with ln(shots)
 
 
 class Scored(NamedTuple):
@@ -85,15 +88,15 @@ def calibrate(
     seed: int = 0,
     taught: Sequence[int] = TAUGHT,
     score: ScoringFunction | None = None,
-    biases: tuple[dict[int, float], float] | None = None,
+    biases: Biases | None = None,
     *,
     by_shots: bool = False,
 ) -> Calibration:
     """Fit a calibration on features of validation categories (`None` where none are reserved) and base ones.
 
     The bias comes first, and the temperature is that of biased scores. `score` replaces the model's
-    own scoring of tasks; `biases` (by number of taught categories, and their rise with ln(shots)) are used
-    instead of fitting them. `by_shots` fits them so; otherwise only those of `ridge` depend on the shots.
+    own scoring of tasks; `biases` are used instead of fitting them. `by_shots` fits biases that depend on the
+    number of shots, up to 20; those of `ridge` always depend on it, up to 5.
     """
     sampler, score = task_sampler(base, novel, base.support), score or model_scores(model, novel, base)
     pictures = len(base.labels) + (0 if novel is None else len(novel.labels))
@@ -102,19 +105,22 @@ def calibrate(
     count = min(most, max(20, _SCORES // (2 * _QUERIES * (len(base.categories) + WAYS))))
     chunk = max(1, _GATHERED // (2 * _QUERIES * base.features.shape[1]))
     drawn = {
-        ways: score_tasks(sampler, score, ways, count, chunk, seed)
+        ways: score_tasks(sampler, score, ways, FEW_SHOTS, count, chunk, seed)
         for ways in sorted({sampler.fit(TaskShape(ways)).ways for ways in taught})
     }
-    judged = drawn[min(WAYS, max(drawn))]
-    if biases is None:
-        biases = fit_biases_by_shots(drawn) if solved or by_shots else (fit_biases(drawn), 0.0)
-    bias, rise = biases
+    if biases is not None:
+        balanced = Calibration(bias=biases[0], bias_rise=biases[1])
+    elif by_shots:
+        many = {ways: score_tasks(sampler, score, ways, MANY_SHOTS, count, chunk, seed) for ways in drawn}
+        balanced = fit_biases_by_shots({ways: few | many[ways] for ways, few in drawn.items()})
+    elif solved:
+        balanced = fit_biases_by_shots(drawn)
+    else:
+        balanced = Calibration(bias=fit_biases(drawn))
+    ways = min(WAYS, max(drawn))
+    judged = list(drawn[ways].values())
+    adjusted = [some.biased(float(balanced.biases([shots] * ways)[0])) for shots, some in drawn[ways].items()]
     lessons = lessons_of(drawn)
-    drawn = {
-        ways: [some.biased(bias_at(bias, ways) + rise * log(shots)) for shots, some in enumerate(scored, 1)]
-        for ways, scored in drawn.items()
-    }
-    adjusted = drawn[min(WAYS, max(drawn))]
     temperature = fit_temperature(joint_queries(adjusted), pictures)
     unknown = fit_unknown(lessons, pictures)
     report = {
@@ -124,28 +130,38 @@ def calibrate(
         **_accuracies(adjusted, "after"),
         **(unknown_figures(lessons, unknown) if unknown else {}),
     }
-    return Calibration(
-        temperature=temperature,
-        bias=bias,
-        bias_rise=rise,
-        unknown=unknown,
-        report={name: round(100 * value, 2) for name, value in report.items()},
+    return balanced.model_copy(
+        update={
+            "temperature": temperature,
+            "unknown": unknown,
+            "report": {name: round(100 * value, 2) for name, value in report.items()},
+        }
     )
 
 
 def score_tasks(
-    sampler: TaskSampler, score: ScoringFunction, ways: int, count: int, chunk: int, seed: int
-) -> list[Scored]:
-    """Draw `count` tasks and score them: as many with 1 shot, with 2, …, in one part each."""
-    shape = sampler.fit(TaskShape(ways, MOST_SHOTS, max(1, _QUERIES // ways)))
+    sampler: TaskSampler,
+    score: ScoringFunction,
+    ways: int,
+    numbers: Sequence[int],
+    count: int,
+    chunk: int,
+    seed: int,
+) -> dict[int, Scored]:
+    """Draw `count` tasks and score them: as many with each number of shots that the pictures allow."""
+    shape = sampler.fit(TaskShape(ways, max(numbers), max(1, _QUERIES // ways)))
+    numbers = [shots for shots in numbers if shots <= shape.shots]
+    if not numbers:
+        return {}
+    shape = replace(shape, shots=max(numbers))
     tasks = sampler.draw(shape, count, [seed, ways])
-    scored = []
-    for shots in range(1, shape.shots + 1):
-        mine = tasks[shots - 1 :: shape.shots]
+    scored = {}
+    for place, shots in enumerate(numbers):
+        mine = tasks[place :: len(numbers)]
         mine = replace(mine, support=mine.support[:, :, :shots])
         parts = [vars(score(mine[start : start + chunk])) for start in range(0, len(mine), chunk)]
         found = Scores(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
-        scored.append(Scored(found, mine.novel_targets, mine.base_targets))
+        scored[shots] = Scored(found, mine.novel_targets, mine.base_targets)
     return scored
 
 
@@ -174,7 +190,7 @@ def joint_queries(scored: Sequence[Scored]) -> Queries:
     )
 
 
-def fit_biases(drawn: Mapping[int, Sequence[Scored]]) -> dict[int, float]:
+def fit_biases(drawn: Mapping[int, Mapping[int, Scored]]) -> dict[int, float]:
     """Return the bias for `WAYS` taught categories and for the most.
 
     The best of many wrong scores rises with their number: what is right for five taught categories would let
@@ -183,28 +199,37 @@ def fit_biases(drawn: Mapping[int, Sequence[Scored]]) -> dict[int, float]:
     taught category, and base categories would pay for it.
     """
     numbers = sorted(number for number in drawn if number >= min(WAYS, max(drawn)))
-    found = [fit_bias(drawn[number]) for number in numbers]
+    found = [fit_bias(list(drawn[number].values())) for number in numbers]
     if len(numbers) == 1:
         return {numbers[0]: found[0]}
     slope, start = np.polyfit(np.log(numbers), found, 1)
     return {number: float(start + slope * log(number)) for number in (numbers[0], numbers[-1])}
 
 
-def fit_biases_by_shots(drawn: Mapping[int, Sequence[Scored]]) -> tuple[dict[int, float], float]:
+def fit_biases_by_shots(drawn: Mapping[int, Mapping[int, Scored]]) -> Calibration:
     """Return the biases of `fit_biases` for one shot, and by how much they rise with ln(shots).
+
+    With more than `MOST_SHOTS`, how much depends on the number of taught categories too.
 
     Vectors of few examples score lower than base vectors do, unless W_base learned to give way to them. What
     is made best is the mean of novel and base accuracy: at one shot the harmonic mean would cost more than it
     gives.
     """
     numbers = sorted(number for number in drawn if number >= min(WAYS, max(drawn)))
+    most = min(max(drawn[number]) for number in numbers)
     rows, found = [], []
     for number in numbers:
-        for shots, scored in enumerate(drawn[number], 1):
-            rows.append([1.0, log(number), log(shots)])
+        for shots, scored in drawn[number].items():
+            both = log(number) * log(shots) if most > MOST_SHOTS else 0.0
+            rows.append([1.0, log(number), log(shots), both])
             found.append(fit_bias([scored], lambda novel, base: (novel + base) / 2))
-    start, slope, rise = np.linalg.lstsq(np.array(rows), np.array(found), rcond=None)[0].tolist()
-    return {number: start + slope * log(number) for number in (numbers[0], numbers[-1])}, rise
+    start, slope, rise, steeper = np.linalg.lstsq(np.array(rows), np.array(found), rcond=None)[0].tolist()
+    ends = numbers[0], numbers[-1]
+    return Calibration(
+        bias={number: start + slope * log(number) for number in ends},
+        bias_rise={number: rise + steeper * log(number) for number in ends} if most > MOST_SHOTS else rise,
+        most_shots=max(most, MOST_SHOTS),
+    )
 
 
 def fit_bias(scored: Sequence[Scored], figure: Callable[[Tensor, Tensor], Tensor] = harmonic) -> float:
@@ -264,14 +289,14 @@ def joint_error(queries: Queries, temperature: float = 1.0) -> float:
     return calibration_error(confidence.numpy(), (choice == queries.targets).numpy())
 
 
-def lessons_of(drawn: Mapping[int, Sequence[Scored]]) -> list[Lesson]:
+def lessons_of(drawn: Mapping[int, Mapping[int, Scored]]) -> list[Lesson]:
     """Return tasks by their numbers of ways and of shots as lessons.
 
     Strange are the queries of taught categories while their own, and it alone, is not taught.
     """
     lessons = []
     for ways, scored in drawn.items():
-        for shots, (scores, targets, _) in enumerate(scored, 1):
+        for shots, (scores, targets, _) in scored.items():
             own = F.one_hot(targets, ways).bool()
             others = scores.novel_novel.masked_fill(own, -torch.inf).amax(2)
             asked = _flat(scores.novel_base.amax(2))

@@ -174,7 +174,7 @@ function softmax(scores, temperature) {
 }
 
 const sigmoid = (value) => 1 / (1 + Math.exp(-value));
-const logShots = (count) => Math.log(Math.min(Math.max(count, 1), MOST_SHOTS));
+const logShots = (count, most = MOST_SHOTS) => Math.log(Math.min(Math.max(count, 1), most));
 
 /** Return the bias for a number of taught categories: one number, or interpolated over its logarithm. */
 function biasAt(bias, taught) {
@@ -193,7 +193,8 @@ const excess = (calibration, tightness) => (tightness === null ? 0 : tightness -
 function biases(calibration, counts, tightness) {
   const slope = biasAt(calibration.bias_slope, counts.length);
   const start = biasAt(calibration.bias, counts.length) + slope * excess(calibration, tightness);
-  return counts.map((count) => start + calibration.bias_rise * logShots(count));
+  const rise = biasAt(calibration.bias_rise, counts.length);
+  return counts.map((count) => start + rise * logShots(count, calibration.most_shots));
 }
 
 function unknownOffsets(calibration, counts, tightness) {
