@@ -277,9 +277,19 @@ def test_stage_2_with_base_vectors_fixed_is_told_as_measured():
     assert f"by {one} points at one shot and {five} at five" in told
     gains = [row["W_base fixed − W_base learned"]["both"]["mean"] for row in by_shots.values()]
     assert f"Calibrated Both is {min(gains):.1f} to {max(gains):.1f} points higher" in told
-    for row in by_shots.values():
-        wider = row["W_base fixed, 1 to 20 shots − W_base fixed"]
-        assert all(abs(wider[name]["mean"]) <= 0.1 for name in ("novel", "both, both calibrated"))
+    ten, twenty = (by_shots[shots] for shots in (10, 20))
+    lost = [-row["W_base fixed − W_base learned, for these shots"]["both"]["mean"] for row in (ten, twenty)]
+    assert f"still better, by {lost[0]:.1f} and {lost[1]:.1f} points of Both" in told
+    wider = {
+        shots: row["W_base fixed, 1 to 20 shots − W_base fixed"]["both, both calibrated"]
+        for shots, row in by_shots.items()
+    }
+    first, last = (f"{wider[shots]['mean']:.1f} ± {wider[shots]['ci95']:.1f}" for shots in (10, 20))
+    assert f"gains {first} points at 10 shots and {last} at 20, and changes nothing below" in told
+    assert all(abs(wider[shots]["mean"]) < wider[shots]["ci95"] for shots in (1, 2, 3, 5))
+    for shots in (1, 2, 3, 5):
+        gap = by_shots[shots]["W_base fixed − W_base learned, for these shots"]["both"]
+        assert gap["mean"] + gap["ci95"] > 0, "up to five shots nothing is left of the gap"
 
 
 def test_the_service_is_as_fast_as_its_page_says():
