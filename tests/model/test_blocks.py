@@ -77,7 +77,7 @@ def test_a_known_block_is_the_one_of_torch(channels, size, relu):
 
 @pytest.mark.slow
 def test_a_processor_with_shorter_vectors_computes_the_same(monkeypatch):
-    """Where vectors are long, those of other processors are tried too."""
+    """Where vectors are long, those of other processors are tried too; roundings may differ."""
     cases = [(make_block(*pair, relu=True), torch.randn(5, pair[0], 21, 13)) for pair in CHANNELS]
     found = []
     compiler = os.environ.get("CC", "cc")
@@ -98,7 +98,8 @@ def test_a_processor_with_shorter_vectors_computes_the_same(monkeypatch):
     (long, expected), (short, values) = found
     if short == long:
         pytest.skip("the vectors of this processor are not longer")
-    assert all(torch.equal(value, other) for value, other in zip(values, expected, strict=True))
+    for value, other in zip(values, expected, strict=True):
+        close(value, other)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 20, 130])
