@@ -79,8 +79,8 @@ def test_a_known_block_is_the_one_of_torch(channels, size, relu):
 def test_a_processor_with_shorter_vectors_computes_the_same(monkeypatch):
     """Where vectors are long, those of other processors are tried too.
 
-    The compiler chooses which products and sums it fuses, and chooses differently for other vectors. Without fusing,
-    the bits are the same."""
+    Which products and sums the compiler fuses depends on the vectors. Without fusing, the bits are the same.
+    """
     cases = [(make_block(*pair, relu=True), torch.randn(5, pair[0], 21, 13)) for pair in CHANNELS]
     found = []
     compiler = os.environ.get("CC", "cc")
