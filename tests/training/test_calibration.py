@@ -426,6 +426,16 @@ def test_tasks_have_every_number_of_shots_equally_often(tiny_model):
     assert {len(some.novel_targets[0]) for some in scored.values()} == {4 * 15}
 
 
+@pytest.mark.parametrize(
+    ("pictures", "kept"), [(13, {}), (15, {10: 5}), (18, {10: 8}), (21, {10: 11}), (40, {10: 15, 20: 15})]
+)
+def test_many_shots_leave_pictures_to_ask_about(tiny_model, pictures, kept):
+    novel, base = features_of([pictures] * 6, 1, "novel"), features_of([20] * 7, 0, "base")
+    sampler, score = task_sampler(base, novel), model_scores(tiny_model, novel, base)
+    scored = module.score_tasks(sampler, score, 5, module.MANY_SHOTS, 40, 50, 0)
+    assert {shots: len(some.novel_targets[0]) // 5 for shots, some in scored.items()} == kept
+
+
 def test_pictures_of_a_split_are_calibrated(tiny_model, tiny_split):
     found = calibrate(
         tiny_model, extract(tiny_model, tiny_split.val), extract(tiny_model, tiny_split.base_val)

@@ -6,6 +6,7 @@ import torch
 from recollect.data.augment import shrink
 from recollect.errors import ConfigError
 from recollect.model.extractors import build_extractor
+from recollect.training.budget import Speed
 from recollect.training.config import make_config
 from recollect.training.stage1 import BaseClassification
 from recollect.training.train import new_model, resolve
@@ -70,3 +71,9 @@ def test_sizes_that_cannot_be_meant_are_refused_before_training(make_split, sett
 def test_minutes_give_more_steps_when_the_first_of_them_are_cheap():
     assert configured().stage1.small_share(32) == pytest.approx(0.4 / 4 + 0.6)
     assert make_config({}, {"data": "glyphs"}).stage1.small_share(32) == 1
+
+
+def test_minutes_are_not_spent_on_a_teacher_while_pictures_are_small():
+    speed = Speed(stage1_step=1.0, stage2_step=0.0, picture=0.0, teacher=0.5)
+    assert speed.stage1_mean(configured().stage1, 32) == pytest.approx(0.4 / 4 + 0.6 + 0.6 * 0.5)
+    assert speed.stage1_mean(make_config({}, {"data": "glyphs"}).stage1, 32) == 1.5

@@ -273,8 +273,8 @@ def affordable(plan: Plan, data: str, split: Split) -> float:
         speed = speeds[kind]
         waiting += speed.picture * judged * (own.settled(config) if own else config).places
         if training.stage1 is None:
-            small = stage1.small_share(split.base_train.size) if ours else 1.0
-            learning += speed.stage1_step * small * (stage1.steps or 1)
+            mean = speed.stage1_mean(stage1, split.base_train.size) if ours else speed.stage1_step
+            learning += mean * (stage1.steps or 1)
             waiting += speed.picture * judged * stage1.evaluations
             fewest = min(fewest, (stage1.steps or 1) / stage1.evaluations)
         if ours and config.learns_generator:

@@ -11,7 +11,7 @@ import torch
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
 from recollect.model.model import Model
-from recollect.training.config import Config
+from recollect.training.config import Config, StageOne
 from recollect.training.stage1 import BaseClassification
 from recollect.training.stage2 import EpisodicTraining
 from recollect.training.teacher import load_teacher
@@ -27,6 +27,12 @@ class Speed(NamedTuple):
     stage1_step: float
     stage2_step: float
     picture: float  # through the extractor, without learning
+    teacher: float = 0.0  # what it adds to a step with pictures of full size
+
+    def stage1_mean(self, recipe: StageOne, size: int) -> float:
+        """Return how long a step of stage 1 takes on average, with pictures of `size` × `size` in the end."""
+        taught = 1 - recipe.small.until if recipe.small else 1.0
+        return recipe.small_share(size) * self.stage1_step + taught * self.teacher
 
 
 def measure(config: Config, model: Model, split: Split) -> Speed:
@@ -38,19 +44,20 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
     # What is decoded on the fly may take all the time of a step to decode, and does so for a forward pass.
     picture = stage1_step * (1 if split.base_train.on_the_fly else _FORWARD_SHARE) / config.stage1.batch
     picture *= 2 if config.mirrored else 1
+    speed = Speed(stage1_step, 0.0, picture)
     if config.stage1.teacher is not None:
         teacher, rows = load_teacher(config.stage1.teacher, config), stage.batches[0]
         pixels = torch.from_numpy(split.base_train.take(rows))
-        stage1_step += seconds_each(lambda _: teacher.scores(pixels))
+        speed = speed._replace(teacher=seconds_each(lambda _: teacher.scores(pixels)))
     if not config.learns_generator:
-        return Speed(stage1_step, 0.0, picture)
+        return speed
     views = torch.randn(1, len(split.base_train), model.width)
     trial = copy.deepcopy(model)
     trial.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
     with trial.unshifted():  # these features are not needed: steps alone are timed
         episodic = EpisodicTraining(trial, split, config, views.half())
     stage2_step = seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
-    return Speed(stage1_step, stage2_step, picture)
+    return speed._replace(stage2_step=stage2_step)
 
 
 Measure = Callable[[Config, Model, Split], Speed]
@@ -80,8 +87,7 @@ def fit_to_minutes(config: Config, model: Model, split: Split, speed_of: Measure
         seconds -= stage2_steps * speed.stage2_step
         seconds -= speed.picture * config.stage2.views * len(split.base_train)
     seconds -= speed.picture * judged * (config.stage1.evaluations + config.places)
-    share = config.stage1.small_share(split.base_train.size)
-    stage1_steps = int(seconds / (share * speed.stage1_step))
+    stage1_steps = int(seconds / speed.stage1_mean(config.stage1, split.base_train.size))
     if stage1_steps < config.stage1.evaluations or (config.learns_generator and stage2_steps < 1):
         raise ConfigError(
             f"--minutes {config.minutes:g} is too short here: a step of stage 1 takes "

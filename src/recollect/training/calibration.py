@@ -148,12 +148,21 @@ def score_tasks(
     chunk: int,
     seed: int,
 ) -> dict[int, Scored]:
-    """Draw `count` tasks and score them: as many with each number of shots that the pictures allow."""
-    shape = sampler.fit(TaskShape(ways, max(numbers), max(1, _QUERIES // ways)))
-    numbers = [shots for shots in numbers if shots <= shape.shots]
+    """Draw `count` tasks and score them: as many with each number of shots that the pictures allow.
+
+    More than `MOST_SHOTS` must leave at least a third of the queries.
+    """
+    queries = max(1, _QUERIES // ways)
+    shapes = {shots: sampler.fit(TaskShape(ways, shots, queries)) for shots in numbers}
+    # A bias that was fitted on a few queries would count as much as the others.
+    numbers = [
+        shots
+        for shots, shape in shapes.items()
+        if shape.shots == shots and (shots <= MOST_SHOTS or 3 * shape.queries >= queries)
+    ]
     if not numbers:
         return {}
-    shape = replace(shape, shots=max(numbers))
+    shape = shapes[max(numbers)]
     tasks = sampler.draw(shape, count, [seed, ways])
     scored = {}
     for place, shots in enumerate(numbers):

@@ -75,15 +75,15 @@ class BaseClassification(Stage):
         weight = len(rows) * workers.count() / batch
         right = (scores.argmax(1) == targets).float().mean()
         loss = stage_one_loss(self.loss_kind, scores, targets, features, step / self.steps)
-        if self.teacher is not None and not self.is_small(step):
+        if self.teacher is not None and self.small_at(step) is None:
             loss = distilled(loss, scores, self.teacher.scores(pixels))
         return loss * weight, right * weight
 
     def features(self, pixels: Tensor, step: int) -> Tensor:
         """Return the features of a batch; W_base stays the same when pictures become larger."""
-        device, exact, small = self.model.mean.device, self.model.mean.dtype, self.small
+        device, exact, small = self.model.mean.device, self.model.mean.dtype, self.small_at(step)
         with machine.mixed_precision(device):
-            if small is None or not self.is_small(step):
+            if small is None:
                 return self.model.embed(pixels.to(device)).to(exact)
             extractor = self.model.extractor
             return self.model.embed(
@@ -91,9 +91,10 @@ class BaseClassification(Stage):
                 lambda x: extractor.stretch(extractor(x), self.images.size),
             ).to(exact)
 
-    def is_small(self, step: int) -> bool:
-        """Return whether a step shows smaller pictures."""
-        return self.small is not None and step < self.small.until * self.steps
+    def small_at(self, step: int) -> SmallFirst | None:
+        """Return how a step shows smaller pictures, if it does."""
+        small = self.small
+        return small if small is not None and step < small.until * self.steps else None
 
     def close(self) -> None:
         """End the threads that decode ahead, where there are any."""
