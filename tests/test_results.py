@@ -203,6 +203,14 @@ def test_the_trials_of_the_recipe_are_those_of_their_files(path):
         assert any(row.endswith(recipe_row(found["mirrored"])) for row in rows)
 
 
+def test_longer_trainings_are_told_as_measured():
+    for name, trial in read("longer.json").items():
+        one, five = trial["results"][:2]
+        novel, ausuc = (f"{cell(one[figure])} / {cell(five[figure])}" for figure in ("novel", "ausuc"))
+        cells = f"{trial['learned']:.1f} | {novel} | {cell(one['base'])} | {ausuc}"
+        assert f"| `{name}` | {cells} |" in RECIPE
+
+
 def test_distillation_is_compared_by_ausuc_as_measured():
     told = " ".join(RECIPE.split())
     for name in ("c32f", "c64f"):
