@@ -8,6 +8,7 @@ from recollect.reproduce.claims import (
     CLAIMS,
     FAILS,
     HOLDS,
+    MISSING,
     UNDECIDED,
     judge,
     judge_compactness,
@@ -80,11 +81,13 @@ def test_differences_are_paired_task_by_task(tmp_path):
     assert difference.ci95 == pytest.approx(1.96 * by_hand.std() / TASKS**0.5)
 
 
-def test_a_row_that_is_missing_leaves_its_comparisons_undecided(tmp_path):
+def test_a_claim_on_a_row_that_is_missing_was_not_measured_unless_something_refutes_it(tmp_path):
     results_of(tmp_path, paper_level)
     (tmp_path / "results" / "dot-mean.json").unlink()
     words = [one.verdict for one in judge(CLAIMS[0], Results(tmp_path, TABLE_1, 1))]
-    assert words == [UNDECIDED, UNDECIDED, HOLDS, HOLDS, HOLDS, HOLDS]
+    assert words == [MISSING, MISSING, HOLDS, HOLDS, HOLDS, HOLDS]
+    assert overall(words) == overall([UNDECIDED, *words]) == MISSING
+    assert overall([*words, FAILS]) == FAILS
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from recollect.reproduce.results import Measured, Place
 from recollect.reproduce.rows import SHOTS
 
 MARGIN = 1.0  # points that count as equal where the paper says "matches" or "not sacrificed"
-HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+HOLDS, FAILS, UNDECIDED, MISSING = "holds", "does not hold", "undecided", "not measured"
 _KINDS = ("mean", "average", "attention")
 
 
@@ -108,7 +108,7 @@ def verdict(found: Measured | None, above: float = 0.0) -> str:
     ('holds', 'does not hold', 'undecided')
     """
     if found is None:
-        return UNDECIDED
+        return MISSING
     if found.mean - found.ci95 > above:
         return HOLDS
     return FAILS if found.mean + found.ci95 < above else UNDECIDED
@@ -116,9 +116,7 @@ def verdict(found: Measured | None, above: float = 0.0) -> str:
 
 def overall(verdicts: list[str]) -> str:
     """Return the verdict on a claim: all comparisons must hold, and one that does not refutes it."""
-    if FAILS in verdicts:
-        return FAILS
-    return UNDECIDED if UNDECIDED in verdicts else HOLDS
+    return next((one for one in (FAILS, MISSING, UNDECIDED) if one in verdicts), HOLDS)
 
 
 def judge(claim: Claim, results: Combines) -> list[Judged]:
