@@ -88,6 +88,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (not item.nodeid.startswith(_LONG), _THREADS in item.nodeid))
 
 
+# There is nothing in these to run as a doctest, and a folder's own would be taken for this one of the same name.
+collect_ignore_glob = ["*conftest.py"]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_at_home() -> Iterator[None]:
     """Let nothing be written to the user's own folder but the caches of libraries."""
