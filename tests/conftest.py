@@ -88,7 +88,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (not item.nodeid.startswith(_LONG), _THREADS in item.nodeid))
 
 
-# There is nothing in these to run as a doctest, and a folder's own would be taken for this one of the same name.
+# There is nothing in these to run as a doctest, and a folder's own would be taken for this one, which has the
+# same name.
 collect_ignore_glob = ["*conftest.py"]
 
 
