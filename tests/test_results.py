@@ -507,6 +507,12 @@ def test_a_shorter_training_on_mini_imagenet_is_told_as_measured():
     assert f"{times:.1f} times the images and shifting gave {gained:.1f} points of Base" in told
 
 
+def test_what_fewer_pictures_cost_is_told_as_measured():
+    fewer, all_of_them = (row["base"]["mean"] for row in read("fewer.json")["results"] if row["shots"] == 1)
+    told = f"with 417 pictures of each category Base is {fewer:.1f}, with 500 it is {all_of_them:.1f}."
+    assert told in " ".join(PAGE.split())
+
+
 @pytest.mark.parametrize("row", TABLE_2.rows[:3], ids=lambda row: row.key)
 def test_what_mini_imagenet_lacks_to_published_figures_is_told_as_measured(row):
     results = read(f"{ON_MINI_IMAGENET[row.key]}/results/{row.key}.json")["report"]["results"]
