@@ -85,7 +85,10 @@ class Database:
             time.sleep(0.05)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stop the server: at once, its clients cut off, or with SIGKILL as a power failure would."""
+        """Stop the server and all its processes: at once, its clients cut off, or with SIGQUIT as in a crash.
+
+        SIGKILL would leave processes behind that go on answering for a while.
+        """
         self.process.send_signal(how)
         self.process.wait()
 

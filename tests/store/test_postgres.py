@@ -319,7 +319,7 @@ def test_answers_go_on_while_the_server_is_away_and_teaching_when_it_is_back(
     with Recognizer.load(tmp_path / "model.safetensors", own.url()) as recognizer:
         recognizer.teach("okapi", picture)
         before = recognizer.predict(picture)
-        own.stop(signal.SIGKILL)
+        own.stop(signal.SIGQUIT)
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
                 assert recognizer.predict(picture) == before
@@ -345,7 +345,7 @@ def test_answers_go_on_if_the_server_goes_between_a_notification_and_the_look_at
         before = recognizer.predict(picture)
         other.teach("tapir", picture)
         assert settled(recognizer._known.store, recognizer._known._seen, 5) != recognizer._known._seen
-        own.stop(signal.SIGKILL)
+        own.stop(signal.SIGQUIT)
         for _ in range(3):
             assert recognizer.predict(picture) == before
         own.start()
@@ -360,7 +360,7 @@ def test_a_server_that_is_away_is_asked_ever_less_often(own, tmp_path, make_mode
     with Recognizer.load(tmp_path / "model.safetensors", own.url()) as recognizer:
         feature = np.ones((1, recognizer.width), np.float32)
         recognizer._known._seen = -1  # something is to be taken over
-        own.stop(signal.SIGKILL)
+        own.stop(signal.SIGQUIT)
         tries, connect = [], PostgresStore._connect
 
         def noted(self):
@@ -402,7 +402,7 @@ def test_a_server_that_goes_before_anything_is_known_is_an_error(own, tmp_path, 
     save_model(tmp_path / "model.safetensors", make_model())
 
     def gone(self):
-        own.stop(signal.SIGKILL)
+        own.stop(signal.SIGQUIT)
         return base_changes(self)
 
     base_changes = PostgresStore.base_changes
@@ -423,7 +423,7 @@ def test_what_was_kept_is_confirmed_though_the_server_goes_before_it_is_read_aga
 
         def and_stop(self, new):
             added = add_all(self, new)
-            own.stop(signal.SIGKILL)
+            own.stop(signal.SIGQUIT)
             return added
 
         monkeypatch.setattr(PostgresStore, "add_all", and_stop)
