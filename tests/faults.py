@@ -17,6 +17,7 @@ class Mutant(NamedTuple):
     tests: str  # what is given to pytest, below tests/
 
 
+CROPS = "training/test_crops.py"
 LEARNING = "training/test_learning.py"
 EPISODES = "training/test_episodes.py"
 RUNS = "training/test_training_runs.py"
@@ -32,21 +33,21 @@ MUTANTS = [
         "training/stage1.py",
         "self.teacher.scores(pixels)",
         "self.teacher.scores(torch.from_numpy(taken))",
-        LEARNING,
+        CROPS,
     ),
     Mutant(
         "the teacher learns",
         "training/teacher.py",
         "    @torch.no_grad()\n    def scores",
         "    def scores",
-        LEARNING,
+        CROPS,
     ),
     Mutant(
         "the teacher's batch norm follows the student's pictures",
         "training/teacher.py",
         "self.model = model.eval()",
         "self.model = model.train()",
-        LEARNING,
+        CROPS,
     ),
     Mutant(
         "a resumed run takes its teacher from where it was",
@@ -275,21 +276,21 @@ MUTANTS = [
         "training/stage1.py",
         "pixels = self.augmentation(torch.from_numpy(taken), draw, self.part, batch)",
         "pixels = torch.from_numpy(taken)",
-        f"{LEARNING} -k stage_1_learns_from",
+        f"{CROPS} -k stage_1_learns_from",
     ),
     Mutant(
         "no flips",
         "training/stage1.py",
         "return Augmentation(pad, split.flips and recipe.flip, recipe.crops, recipe.jitter)",
         "return Augmentation(pad, False, recipe.crops, recipe.jitter)",
-        f"{LEARNING} -k stage_1_learns_from",
+        f"{CROPS} -k stage_1_learns_from",
     ),
     Mutant(
         "large categories count more",
         "training/stage1.py",
         "parts += [rows] * whole + [rng.permutation(rows)[:rest]]",
         "parts += [rows]",
-        f"{LEARNING} training/test_stages.py -k pass",
+        f"{CROPS} training/test_stages.py -k pass",
     ),
     Mutant(
         "the classifier does not learn",
@@ -317,7 +318,7 @@ MUTANTS = [
         "training/stage1.py",
         "np.random.default_rng([self.seed, 1, number])",
         "np.random.default_rng([1, number])",
-        f"{LEARNING} -k seed_and_step_alone",
+        f"{CROPS} -k seed_and_step_alone",
     ),
     # The loop
     Mutant(
@@ -374,14 +375,14 @@ MUTANTS = [
         "training/loop.py",
         "    torch.manual_seed(step_seed(stage.seed, stage.number, step))\n",
         "",
-        f"{LEARNING} -k seed_and_step_alone",
+        f"{CROPS} -k seed_and_step_alone",
     ),
     Mutant(
         "every step draws the same",
         "training/loop.py",
         "step_seed(stage.seed, stage.number, step)",
         "step_seed(stage.seed, stage.number, 0)",
-        f"{LEARNING} -k seed_and_step_alone",
+        f"{CROPS} -k seed_and_step_alone",
     ),
     Mutant(
         "the last weights instead of the best",
@@ -523,7 +524,7 @@ MUTANTS = [
         "training/stage2.py",
         "drop_out(features, self.dropout)",
         "features",
-        f"{LEARNING} -k drops",
+        f"{CROPS} -k drops",
     ),
     Mutant(
         "dropout that shrinks features",
@@ -544,14 +545,14 @@ MUTANTS = [
         "features.py",
         "augmented = augmentation(torch.from_numpy(pixels), generator)",
         "augmented = torch.from_numpy(pixels)",
-        f"{LEARNING} -k views",
+        f"{CROPS} -k views",
     ),
     Mutant(
         "every view alike",
         "features.py",
         "np.random.SeedSequence([seed, view, int(rows[0])])",
         "np.random.SeedSequence([seed, int(rows[0])])",
-        f"{LEARNING} -k views",
+        f"{CROPS} -k views",
     ),
     Mutant(
         "as many shots always",
@@ -1408,7 +1409,7 @@ MUTANTS = [
         "features.py",
         "with torch.no_grad(), model.unshifted(), progress",
         "with torch.no_grad(), progress",
-        "training/test_learning.py -k neither_views",
+        f"{CROPS} -k neither_views",
     ),
     Mutant(
         "black does not come in where a picture is shifted",
