@@ -570,7 +570,7 @@ def test_the_speed_of_the_blocks_in_c_is_as_measured():
 def test_the_recipe_on_cifar_fs_is_as_measured():
     one, five = read("table2-cifar-fs/results/c64f.json")["report"]["results"]
     novel, both = (f"{cell(one[name])} / {cell(five[name])}" for name in ("novel", "both_calibrated"))
-    assert f"| the recipe | {novel} | {cell(one['base'])} | {both} |" in PAGE
+    assert f"| `cifar-fs-c64f` | {novel} | {cell(one['base'])} | {both} |" in PAGE
     for row in read("table2-cifar-fs/shots.json")["results"]:
         cells = [cell(row[name]) for name in ("novel", "both", "both_calibrated")]
         assert f"| {row['shots']} | {' | '.join(cells)} |" in PAGE

@@ -302,8 +302,8 @@ def train(
     seed: int | None = _option("N", "Seed of all random numbers."),
     split: str | None = _option(
         "FILE|SEED",
-        "Keep categories of a folder or of ImageNet from training, for evaluate: a JSON file "
-        'such as {"val": ["okapi"], "test": ["tapir"]}, or a number that draws 16 % and 20 % of them.',
+        "Keep categories from training, for evaluate: a JSON file such as "
+        '{"val": ["okapi"], "test": ["tapir"]}, or a number that draws 16 % and 20 % of a folder or ImageNet.',
     ),
     size: int | None = _option("PX", "Height and width of the pictures, in pixels."),
     device: Device = "auto",
