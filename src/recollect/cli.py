@@ -303,7 +303,8 @@ def train(
     split: str | None = _option(
         "FILE|SEED",
         "Keep categories from training, for evaluate: a JSON file such as "
-        '{"val": ["okapi"], "test": ["tapir"]}, or a number: it draws 16 % and 20 % of a folder or ImageNet.',
+        '{"val": ["okapi"], "test": ["tapir"]}, or a number that draws 16 % and 20 % of them '
+        "(folders and ImageNet only).",
     ),
     size: int | None = _option("PX", "Height and width of the pictures, in pixels."),
     device: Device = "auto",
