@@ -303,6 +303,15 @@ def test_a_training_that_diverges_does_not_keep_the_others_back(finished, colour
     assert "Unfinished: 5 of 7 trainings are done" in (folder / "table1.md").read_text(encoding="utf-8")
 
 
+def test_a_run_on_another_stage_1_is_refused(finished, colours, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    (folder / "results" / "cosine-attention-1-shot.json").unlink()
+    runs = folder / "runs"
+    shutil.copy(runs / "dot-mean" / "stage1.safetensors", runs / "cosine-attention-1-shot")
+    with pytest.raises(ConfigError, match="1-shot stands on another stage 1 than that of cosine-mean"):
+        reproduced(colours, folder)
+
+
 def test_another_reproduction_in_the_same_folder_is_refused(finished, colours):
     before = tree(finished)
     with pytest.raises(ConfigError, match="tasks: 30 → 40"):

@@ -13,12 +13,13 @@ from colours import train_quickly, write_colours
 from killing import kill_when
 from pictures import tree
 from recollect.data.lowshot import benchmark_groups, stand_in_groups
-from recollect.errors import ConfigError, DataError
+from recollect.errors import ConfigError, DataError, Diverged
 from recollect.methods.lowshot import SYSTEMS
 from recollect.reproduce import run as running
 from recollect.reproduce.claims import FAILS, HOLDS
 from recollect.reproduce.lowshot import page, rows
 from recollect.reproduce.lowshot import run as lowshot_run
+from recollect.reproduce.lowshot.plan import read_plan
 from recollect.reproduce.lowshot.results import LowShotResults
 from recollect.reproduce.results import Place, write_json
 from recollect.training.config import make_config, read_preset
@@ -75,16 +76,17 @@ def timeless(folder, copy):
         there.parent.mkdir(parents=True, exist_ok=True)
         words = read(path)
         if path.parent.name == "results":
-            words |= {"training_seconds": 0.0, "evaluation_seconds": 0.0}
+            words |= {key: 0.0 for key in words if key.endswith("_seconds")}
         write_json(there, words)
     page.write_page(copy)
     return tree(copy)
 
 
 def test_every_row_has_a_result_for_every_number_of_shots(finished):
-    names = {f"{key}-{shots}-shot.json" for key in METHODS for shots in (1, 3)}
-    assert {path.name for path in (finished / "results").iterdir()} == names
-    assert {path.name for path in (finished / "runs").iterdir()} == {"cosine", "dot", "batch-sgm"}
+    names = {f"{key}-{shots}-shot" for key in METHODS for shots in (1, 3)}
+    trained = {"cosine", "dot", "batch-sgm"}
+    assert {path.stem for path in (finished / "results").iterdir()} == names | trained
+    assert {path.name for path in (finished / "runs").iterdir()} == trained
     config = read(finished / "runs" / "batch-sgm" / "config.json")
     assert config["stage1"]["loss"] == "batch-sgm"
     assert config["classifier"] == "dot"
@@ -125,7 +127,7 @@ def test_the_page_begins_with_what_holds_of_the_papers_order(finished):
 
 
 def test_draws_and_numbers_of_queries(finished):
-    for path in (finished / "results").iterdir():
+    for path in (finished / "results").glob("*-shot.json"):
         words = read(path)
         assert words["asked"] == {"novel": 12, "all": 20, "prior": 20}
         assert all(len(counts) == 5 for counts in words["right"].values())
@@ -154,6 +156,39 @@ def test_a_killed_reproduction_ends_with_the_same_page(finished, colours, tmp_pa
     reproduced(colours, folder, said)
     assert not any("plain means" in line for line in said), "what was finished is not done again"
     assert timeless(folder, tmp_path / "one") == timeless(finished, tmp_path / "other")
+
+
+def test_a_stage_1_that_diverges_does_not_keep_the_others_back(finished, colours, tmp_path, monkeypatch):
+    def diverge(plan, data, folder, kind, seed):
+        if kind == "dot":
+            raise Diverged("stage 1 diverged")
+        return stage_one(plan, data, folder, kind, seed)
+
+    folder, stage_one = shutil.copytree(finished, tmp_path / "copy"), lowshot_run._stage_one
+    before = read(folder / "results" / "mean-1-shot.json")["right"]
+    for name in ("mean-1-shot", "prototypical-1-shot"):
+        (folder / "results" / f"{name}.json").unlink()
+    monkeypatch.setattr(lowshot_run, "_stage_one", diverge)
+    with pytest.raises(Diverged, match=r"but dot diverged.*stage1\.schedule\.peak"):
+        reproduced(colours, folder)
+    assert read(folder / "results" / "mean-1-shot.json")["right"] == before
+    assert not (folder / "results" / "prototypical-1-shot.json").exists()
+
+
+def test_a_page_is_made_of_its_result_files_without_runs(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "copy", ignore=shutil.ignore_patterns("runs"))
+    page.write_page(folder)
+    assert (folder / "table3.md").read_bytes() == (finished / "table3.md").read_bytes()
+    assert "| stage 1, cosine | 144 |" in (folder / "table3.md").read_text(encoding="utf-8")
+
+
+def test_a_split_of_one_s_own_is_in_the_commands(finished):
+    plan = read_plan(finished)
+    assert "--split" not in page.whole_command(plan)
+    val, *rest = plan.groups.base_val
+    moved = {"base_val": tuple(rest), "base_test": (*plan.groups.base_test, val)}
+    own = plan.model_copy(update={"groups": plan.groups.model_copy(update=moved)})
+    assert " --split groups.json " in page.whole_command(own)
 
 
 def test_another_reproduction_is_refused(finished, colours, tmp_path):
@@ -213,10 +248,10 @@ def test_the_papers_numbers_are_those_of_its_table():
     assert rows.published("mean", "all", 1) is None
     sums = {
         key: sum(float(word) for words in own.values() for word in words if word != "–")
-        for key, own in rows.PAPER.items()
+        for key, own in rows.FIGURES_OF_THE_PAPER.items()
     }
     assert sums["prototypical"] == pytest.approx(962.4)
-    assert {*rows.PAPER} <= {*SYSTEMS}
+    assert {*rows.FIGURES_OF_THE_PAPER} <= {*SYSTEMS}
 
 
 def test_orders_put_the_papers_higher_row_first():
@@ -251,7 +286,9 @@ def test_differences_are_paired_by_draw(tmp_path):
     assert found == (pytest.approx(1.0), pytest.approx(0.0))
     assert results.measured(Place("attention", 1, "novel top-5")).mean == pytest.approx(50)
     assert results.combined({Place("attention", 2, "all top-5"): 1}) is None
-    (claim,) = [one for one in rows.claims(("attention", "logistic"), (1,)) if "prior system" in one.text]
+    (claim,) = [
+        one for one in rows.claims(("attention", "logistic"), (1,)) if "above logistic regression" in one.text
+    ]
     assert {one.verdict for one in page.judge(claim, results)} == {HOLDS}
     assert page._counted([FAILS, HOLDS, FAILS]) == "1 / 2 / 0"
 

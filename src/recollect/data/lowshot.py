@@ -24,6 +24,7 @@ Chosen = npt.NDArray[np.bool_]  # of some pictures
 GROUPS = ("base_val", "base_test", "novel_val", "novel_test")
 # ImageNet's proportions, in which other data are split.
 _BASE_SHARE, _BASE_VAL_SHARE, _NOVEL_VAL_SHARE = 389 / 1000, 193 / 389, 300 / 611
+_FEWEST = 10  # categories that can be split
 _EXPECTED = (
     f"a JSON file with the names of categories in {', '.join(GROUPS)}, or the index file of the benchmark "
     "(label_names, base_classes_1, …), is expected"
@@ -137,15 +138,22 @@ def stand_in_groups(categories: Sequence[str]) -> Groups:
     >>> [len(getattr(groups, name)) for name in GROUPS]
     [19, 20, 30, 31]
     """
-    if len(categories) < 10:
+    if len(categories) < _FEWEST:
         raise DataError(
-            f"the low-shot benchmark needs at least 10 categories, and the data have {len(categories)}"
+            f"the low-shot benchmark needs at least {_FEWEST} categories, and the data have {len(categories)}"
         )
     order = sorted(categories, key=lambda name: drawn(f"low-shot/{name}"))
     base = round(_BASE_SHARE * len(order))
     middle = round(_BASE_VAL_SHARE * base), base + round(_NOVEL_VAL_SHARE * (len(order) - base))
     parts = order[: middle[0]], order[middle[0] : base], order[base : middle[1]], order[middle[1] :]
     return Groups(**{name: tuple(sorted(part)) for name, part in zip(GROUPS, parts, strict=True)})
+
+
+def are_usual(groups: Groups, data: str) -> bool:
+    """Return whether data have these groups without --split."""
+    if data.startswith("imagenet:"):
+        return groups == benchmark_groups()
+    return len(groups.names) >= _FEWEST and groups == stand_in_groups(groups.names)
 
 
 @dataclass(frozen=True)

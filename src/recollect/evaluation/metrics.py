@@ -24,6 +24,10 @@ class Scores:
         """Split the scores of all queries, the first `count` of which are novel: (tasks, q, k or ways)."""
         return cls(base[:, :count], novel[:, :count], base[:, count:], novel[:, count:])
 
+    def biased(self, bias: float) -> "Scores":
+        """Return the same with a bias added to every novel score."""
+        return replace(self, novel_novel=self.novel_novel + bias, base_novel=self.base_novel + bias)
+
 
 @dataclass(frozen=True)
 class Answers:

@@ -63,8 +63,8 @@ def _each_kind(one: str, other: str, figure: str) -> tuple[Comparison, ...]:
     )
 
 
-_SPLIT = ("cosine-attention", "cosine-average")
-_MORE = {(_SPLIT[0], 1): 1, (_SPLIT[1], 1): -1, (_SPLIT[0], 5): -1, (_SPLIT[1], 5): 1}
+_GENERATORS = ("cosine-attention", "cosine-average")
+_MORE = {(_GENERATORS[0], 1): 1, (_GENERATORS[1], 1): -1, (_GENERATORS[0], 5): -1, (_GENERATORS[1], 5): 1}
 CLAIMS = (
     Claim("The cosine classifier beats the dot product on Novel.", _each_kind("cosine", "dot", "novel")),
     Claim("The cosine classifier beats the dot product on Base.", _each_kind("cosine", "dot", "base")),
@@ -85,7 +85,7 @@ CLAIMS = (
         "Attention lifts 1-shot Novel most.",
         (
             *_minus("cosine-attention", "cosine-mean", "novel", at=(1,)),
-            *_minus(*_SPLIT, "novel", at=(1,)),
+            *_minus(*_GENERATORS, "novel", at=(1,)),
             Comparison(
                 "cosine-attention − cosine-average, Novel, more at 1-shot than at 5-shot",
                 {Place(*cell, "novel"): sign for cell, sign in _MORE.items()},

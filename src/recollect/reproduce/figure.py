@@ -18,7 +18,16 @@ MODELS = {"cosine": "cosine-mean", "dot product": "dot-mean"}  # the rows whose 
 _TITLES = {"cosine": "(a) cosine classifier", "dot product": "(b) dot-product classifier"}
 
 
-def compare_features(runs: Path, data: str, picture: Path, part: Part, seed: int = 0) -> dict[str, Any]:
+def compare_features(
+    runs: Path,
+    data: str,
+    picture: Path,
+    part: Part,
+    *,
+    seed: int = 0,
+    cache_gb: float | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
     """Draw both models' features of the same pictures to `picture`; return how compact they are.
 
     Silhouettes are those of features as each classifier sees them, and of L2-normalised ones for both; their
@@ -30,7 +39,7 @@ def compare_features(runs: Path, data: str, picture: Path, part: Part, seed: int
     own: dict[str, Floats] = {}
     normalised: dict[str, Floats] = {}
     for name, run in MODELS.items():
-        model, split, _ = load_trained(runs / run, data)
+        model, split, _ = load_trained(runs / run, data, cache_gb, device=device)
         novel, base = split.evaluated(part)
         features = sample(cached_features(model, novel or base), seed=seed)
         projection = projections[_TITLES[name]] = project(features, model.classifier, seed=seed)

@@ -115,7 +115,7 @@ def _beside(plan: Plan) -> str:
             " Published: of the same method on CIFAR-FS (Bertinetto et al., 2019); where there is none, that "
             "of the paper's table 2 on mini-ImageNet, which is another problem."
         )
-    if not _published(plan):
+    if not _has_numbers(plan):
         return ""
     if plan.table == TABLE_1.name:
         return " In brackets: the paper's numbers, of C128F and its own recipe."
@@ -137,14 +137,14 @@ def _figures(plan: Plan, results: Results) -> Block:
 
 def _cell(plan: Plan, results: Results, row: Row, shots: int, figure: str) -> str:
     text = _measured(results, row, shots, figure)
-    if not _published(plan) or shots not in row.paper:
+    if not _has_numbers(plan) or shots not in row.paper:
         return text
     return f"{text} ({row.paper[shots][FIGURES.index(figure)]})"
 
 
 def _figures_beside(plan: Plan, results: Results) -> Block:
     """Return a line for each number of shots, with columns for published figures beside ours."""
-    sources = ["paper", "re-run"] if _published(plan) else []
+    sources = ["paper", "re-run"] if _has_numbers(plan) else []
     head = ["", "Shots", *(word for figure in FIGURES for word in (figure.capitalize(), *sources))]
     if _on_cifar_fs(plan):
         head.append("published Novel")
@@ -181,7 +181,7 @@ def _measured(results: Results, row: Row, shots: int, figure: str) -> str:
     return "–" if found is None else f"{found.mean:.2f} ± {found.ci95:.2f}"
 
 
-def _published(plan: Plan) -> bool:
+def _has_numbers(plan: Plan) -> bool:
     """Return whether the paper has numbers for this data."""
     return plan.data.startswith("mini-imagenet:")
 
@@ -260,7 +260,7 @@ def _circumstances(plan: Plan, results: Results) -> list[Block]:
                 [
                     row.title,
                     _numbers(seen),
-                    *([f"{100 * max(seen) / PAPER_IMAGES:.0f} %"] if _published(plan) else []),
+                    *([f"{100 * max(seen) / PAPER_IMAGES:.0f} %"] if _has_numbers(plan) else []),
                     _numbers(episodes) or "–",
                     f"{sum(file['training_seconds'] for file in files) / 60:.1f}",
                     f"{sum(file['evaluation_seconds'] for file in files):.0f}",
@@ -270,7 +270,7 @@ def _circumstances(plan: Plan, results: Results) -> list[Block]:
     trained = sum(file["training_seconds"] for file in files)
     evaluated = sum(file["evaluation_seconds"] for file in files)
     seeds = "seed 0" if plan.seeds == 1 else f"seeds 0 to {plan.seeds - 1}"
-    ratio = [f"of the paper's {PAPER_IMAGES / 1e6:.1f} million"] if _published(plan) else []
+    ratio = [f"of the paper's {PAPER_IMAGES / 1e6:.1f} million"] if _has_numbers(plan) else []
     return [
         heading(2, "How it was made"),
         paragraph(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from recollect.data.catalogue import load_data
+from recollect.data.catalogue import kind_of, load_data
 from recollect.data.splits import Part, Split
 from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import ConfigError, DataError
@@ -170,7 +170,7 @@ def make_plan(
 
 def usual_preset(table: str, data: str) -> str | None:
     """Return the recipe of a table where none is asked for."""
-    return _RECIPES.get((table, data.partition(":")[0])) or default_preset(data)
+    return _RECIPES.get((table, kind_of(data))) or default_preset(data)
 
 
 def _with_rows(plan: Plan, keys: tuple[str, ...], data: str) -> Plan:
@@ -357,6 +357,19 @@ def require_runs(plan: Plan, trainings: Sequence[Training], data: str, folder: P
             begun = run.config()
             taken = begun.stage1_from if training.stage1 is not None else None
             run.require_same(wanted.model_copy(update={"stage1_from": taken}))
+            _require_stage_one(run, folder, training)
+
+
+def _require_stage_one(run: RunFolder, folder: Path, training: Training) -> None:
+    """Refuse a run on another stage 1 than that of the table, whose rows are compared on the same."""
+    if training.stage1 is None:
+        return
+    own, first = run.stage_one_model, RunFolder(folder / "runs" / training.stage1).stage_one_model
+    if own.exists() and first.exists() and own.read_bytes() != first.read_bytes():
+        raise ConfigError(
+            f"{run.path} stands on another stage 1 than that of {training.stage1}: delete it, and it is "
+            "trained again"
+        )
 
 
 def commands_of(plan: Plan, training: Training) -> list[str]:

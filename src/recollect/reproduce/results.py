@@ -87,17 +87,18 @@ def write_json(path: Path, words: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(words, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path, kind: type[BaseModel]) -> dict[str, Any]:
-    """Read a file that `write_json` wrote and that must be of a kind; it may have been altered since."""
+_ALTERED = "is damaged or of another version of recollect: delete it, and it is made again"
+
+
+def read_json(path: Path, kind: type[BaseModel], otherwise: str = _ALTERED) -> dict[str, Any]:
+    """Read a file that `write_json` wrote and that must be of a kind; `otherwise` says what it is if not."""
     try:
         words: dict[str, Any] = json.loads(read_kept(path))
         kind.model_validate(words)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{path} is damaged or of another version of recollect: delete it, and it is made again"
-        ) from error
+        raise DataError(f"{path} {otherwise}") from error
     return words
 
 
@@ -134,7 +135,7 @@ class Result(_Words):
         return self
 
 
-class _Interval(_Words):
+class _Interval(_Words, extra="forbid"):
     mean: float
     ci95: float
 

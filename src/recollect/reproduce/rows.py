@@ -44,12 +44,12 @@ class Training(NamedTuple):
     @property
     def name(self) -> str:
         """Return the name of the run folder and of the result file."""
-        return _name(self.row.key, self.shots, self.seed)
+        return name_of(self.row.key, self.shots, self.seed)
 
     @property
     def stage1(self) -> str | None:
         """Return the name of the run whose stage 1 is taken over."""
-        return None if self.row.stage1 is None else _name(self.row.stage1, None, self.seed)
+        return None if self.row.stage1 is None else name_of(self.row.stage1, None, self.seed)
 
     @property
     def evaluated(self) -> tuple[int, ...]:
@@ -71,7 +71,8 @@ class Training(NamedTuple):
         return f"{self.kind} {extractor}{own}"
 
 
-def _name(key: str, shots: int | None, seed: int) -> str:
+def name_of(key: str, shots: int | None, seed: int) -> str:
+    """Return the name of a run folder or of a result file."""
     return key + ("" if shots is None else f"-{shots}-shot") + ("" if seed == 0 else f"-seed-{seed}")
 
 

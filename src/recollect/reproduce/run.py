@@ -14,10 +14,19 @@ from recollect.reproduce.figure import MODELS, compare_features
 from recollect.reproduce.lowshot.rows import NAME as TABLE_3
 from recollect.reproduce.lowshot.run import reproduce_lowshot
 from recollect.reproduce.page import PICTURE, TSNE, write_page
-from recollect.reproduce.plan import Plan, commands_of, config_of, keep_plan, make_plan, require_runs
+from recollect.reproduce.plan import (
+    Plan,
+    commands_of,
+    config_of,
+    keep_plan,
+    make_plan,
+    recipe_of,
+    require_runs,
+)
 from recollect.reproduce.results import Result, read_json, result_file, right_answers, write_json
 from recollect.reproduce.rows import TABLE_1, TASK_SEED, Training
 from recollect.system.disk import locked
+from recollect.training.config import make_config
 from recollect.training.runfolder import RunFolder
 
 FIGURE = "figure-tsne"
@@ -139,7 +148,15 @@ def _left(work: list[Training], training: Training, folder: Path) -> str:
 
 
 def _draw(plan: Plan, data: str, folder: Path, say: Say) -> None:
-    if not (folder / TSNE).exists():
+    if not ((folder / TSNE).exists() and (folder / PICTURE).exists()):
         say("t-SNE figure")
-        words = compare_features(folder / "runs", data, folder / PICTURE, plan.rows.part)
+        config = make_config(recipe_of(plan.preset), {"data": data}, plan.settings)
+        words = compare_features(
+            folder / "runs",
+            data,
+            folder / PICTURE,
+            plan.rows.part,
+            cache_gb=config.cache_gb,
+            device=config.device,
+        )
         write_json(folder / TSNE, words)

@@ -54,8 +54,7 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
     views = torch.randn(1, len(split.base_train), model.width)
     trial = copy.deepcopy(model)
     trial.replace_generator(config.generator, config.stage2.sharpness, shot_aware=config.shot_aware)
-    with trial.unshifted():  # these features are not needed: steps alone are timed
-        episodic = EpisodicTraining(trial, split, config, views.half())
+    episodic = EpisodicTraining(trial, split, config, views.half())
     stage2_step = seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     return speed._replace(stage2_step=stage2_step)
 

@@ -50,8 +50,7 @@ class Scored(NamedTuple):
 
     def biased(self, bias: float) -> "Scored":
         """Return the same with a bias added to every novel score."""
-        novel, base = self.scores.novel_novel + bias, self.scores.base_novel + bias
-        return self._replace(scores=replace(self.scores, novel_novel=novel, base_novel=base))
+        return self._replace(scores=self.scores.biased(bias))
 
 
 class Queries(NamedTuple):
@@ -178,9 +177,8 @@ def with_bias(score: ScoringFunction, calibration: Calibration) -> ScoringFuncti
     """Return a scoring function with the calibration's bias added to novel scores."""
 
     def biased(tasks: Tasks) -> Scores:
-        found, (_, ways, shots) = score(tasks), tasks.support.shape
-        bias = float(calibration.biases([shots] * ways)[0])
-        return replace(found, novel_novel=found.novel_novel + bias, base_novel=found.base_novel + bias)
+        _, ways, shots = tasks.support.shape
+        return score(tasks).biased(float(calibration.biases([shots] * ways)[0]))
 
     return biased
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from recollect.data.catalogue import kind_of
 from recollect.data.imageset import CACHE_GB
 from recollect.errors import ConfigError
 from recollect.model.spec import MOST_SIZE, PLACES, ClassifierKind, GeneratorKind, Value
@@ -240,7 +241,8 @@ def default_preset(
     """Return the recipe for a pretrained extractor, for a method on a data set, or for a data set."""
     if is_pretrained(extractor):
         return "finetune" if finetune else "pretrained"
-    of_method = f"{data.partition(':')[0]}-{method}"
+    kind = kind_of(data)
+    of_method = f"{kind}-{method}"
     if of_method in preset_names():
         return of_method
     own = f"mini-imagenet-{extractor}"
@@ -250,7 +252,7 @@ def default_preset(
         "mini-imagenet": own if own in preset_names() else "mini-imagenet-c64f",
         "omniglot": "omniglot-c64f",
     }
-    return recipes.get(data.partition(":")[0])
+    return recipes.get(kind)
 
 
 def read_preset(name: str) -> dict[str, Any]:
@@ -360,9 +362,9 @@ def differences(old: Config, new: Config) -> list[str]:
     """Return one phrase for each differing setting that affects the weights.
 
     The path of the pictures does not; `data_key` says which pictures they are. Threads and device affect no
-    more than rounding.
+    more than rounding, and `lowshot` affects what is made of a finished stage 1.
     """
-    same = ("data", "checkpoint_seconds", "cache_gb", "threads", "device")
+    same = ("data", "checkpoint_seconds", "cache_gb", "threads", "device", "lowshot")
     new = new.model_copy(update={name: getattr(old, name) for name in same})
     before, after = _flat(old.model_dump()), _flat(new.model_dump())
     return [

@@ -178,6 +178,8 @@ def _restore(path: Path, stage: Stage, optimizer: torch.optim.Optimizer) -> Chec
         raise ConfigError(
             f"the checkpoint {path} belongs to a longer training: delete it to train the stage again"
         )
+    device = next(model.parameters()).device
+    state.pending = {name: values.to(device) for name, values in state.pending.items()}
     return state
 
 

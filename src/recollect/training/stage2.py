@@ -7,6 +7,7 @@ indices into cached features of several augmented views of every training pictur
 import os
 import threading
 from dataclasses import replace
+from functools import cached_property
 
 from torch import Tensor, nn
 
@@ -47,7 +48,12 @@ class EpisodicTraining(Stage):
             seed=config.seed,
         )
         self.judgement = Judgement(split, config.select_shots, config)
-        self.held_out = held_out or self.judgement.features(model)
+        self._given = held_out
+
+    @cached_property
+    def held_out(self) -> HeldOut:
+        """Return the features by which it is judged, computed once: θ is frozen."""
+        return self._given or self.judgement.features(self.model)
 
     def learned(self) -> list[nn.Parameter]:
         """Return φ, keys, γ and, where they go on learning, W_base and τ; θ is frozen."""

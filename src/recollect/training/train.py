@@ -26,7 +26,7 @@ from recollect.pretrained import is_pretrained, licence_of
 from recollect.system import machine, workers
 from recollect.system.disk import locked, remove_file
 from recollect.system.progress import say
-from recollect.training.budget import Measure, fit_to_minutes, measure
+from recollect.training.budget import Measure, fit_to_minutes, judged_pictures, measure
 from recollect.training.calibration import calibrate, with_bias
 from recollect.training.config import Config
 from recollect.training.curves import draw_curves
@@ -212,8 +212,7 @@ def _train(
     else:
         folder.require_pictures(config.data, split.base_train.key)
     machine.prepare(config.threads)
-    novel, base = split.evaluated("val")
-    held_out = len(base) + len(novel or ())
+    held_out = judged_pictures(split)
     with locked(out):
         if not resume:
             folder.require_new()

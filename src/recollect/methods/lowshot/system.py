@@ -82,7 +82,6 @@ class System(ABC):
     title: str
     stage1: StageOneKind
     mixed = False  # whether one learned system serves every number of shots
-    note = ""  # what a reader must know
 
     @abstractmethod
     def learn(self, base: Base, shots: tuple[int, ...], recipe: LowShot, seed: int) -> Teach:

@@ -6,20 +6,26 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from recollect.errors import RecollectError
+from recollect.data.lowshot import are_usual
 from recollect.evaluation.lowshot import DRAWS, FIGURES, SHOTS, TOP, named
 from recollect.evaluation.pages import Block, as_html, as_markdown, code, grid, heading, paragraph, picture
 from recollect.evaluation.plots import save_figure
 from recollect.methods.lowshot import SYSTEMS
-from recollect.modelfile import read_header
 from recollect.reproduce.claims import FAILS, HOLDS, UNDECIDED, judge, overall
 from recollect.reproduce.lowshot.pictures import accuracy_figure, order_figure
-from recollect.reproduce.lowshot.plan import LowShotPlan, read_plan, run_name, stage_one_settings
-from recollect.reproduce.lowshot.results import LowShotResults
+from recollect.reproduce.lowshot.plan import (
+    GROUPS,
+    SPLIT,
+    LowShotPlan,
+    read_plan,
+    stage_one_settings,
+)
+from recollect.reproduce.lowshot.results import LowShotResults, StageOneResult
 from recollect.reproduce.lowshot.rows import MISPRINT, NAME, TITLES, claims, judged_orders, published
 from recollect.reproduce.page import signed
 from recollect.reproduce.plan import set_words
-from recollect.reproduce.results import Place
+from recollect.reproduce.results import Place, read_json, result_file
+from recollect.reproduce.rows import name_of
 from recollect.system.disk import write_text
 
 ACCURACY, ORDER = "table3.png", "table3-order.png"
@@ -194,14 +200,13 @@ def _comparisons(plan: LowShotPlan, results: LowShotResults) -> list[Block]:
 def _circumstances(folder: Path, plan: LowShotPlan, results: LowShotResults) -> list[Block]:
     trainings, minutes = [], 0.0
     for kind, seed in plan.trainings:
-        name = run_name(kind, seed)
-        try:
-            facts = read_header(folder / "runs" / name).provenance
-        except RecollectError:  # not trained yet
-            continue
-        minutes += facts.get("stage1_seconds", 0) / 60
-        seen = f"{facts['images_seen']:,}" if "images_seen" in facts else "–"
-        trainings.append([f"stage 1, {name}", seen, f"{facts.get('stage1_seconds', 0) / 60:.1f}", "–"])
+        name = name_of(kind, None, seed)
+        path = result_file(folder, name)
+        if path.exists():
+            facts = read_json(path, StageOneResult)
+            took = facts["training_seconds"] / 60
+            minutes += took
+            trainings.append([f"stage 1, {name}", f"{facts['images_seen']:,}", f"{took:.1f}", "–"])
     systems = []
     for key in plan.keys:
         files = results.of(key)
@@ -219,7 +224,7 @@ def _circumstances(folder: Path, plan: LowShotPlan, results: LowShotResults) -> 
         heading(2, "How it was made"),
         paragraph(
             f"Machine: {plan.machine}. {plan.versions}. {minutes:.0f} minutes of training in all, stage 1 "
-            f"included. {_notes()}{f' {plan.note}' if plan.note else ''}"
+            f"included. {_NOTES}{f' {plan.note}' if plan.note else ''}"
         ),
         grid(["", "Images", "Minutes of training", "Minutes of evaluation"], [*trainings, *systems]),
         paragraph("μ for top-5 and for top-1, as the validation half chose it:"),
@@ -237,21 +242,21 @@ def _prior(results: LowShotResults, key: str, shots: int) -> str:
     return "; ".join(" / ".join(f"{prior[str(k)]:g}" for k in TOP) for prior in chosen) or "–"
 
 
-def _notes() -> str:
-    return (
-        "Rows on stage 1 with dot product have a last ReLU, those with cosine none. Generators, Matching, "
-        "Prototypical and Prototype Matching Nets learn for each N' apart, unless a row says otherwise. "
-        "Matching Networks compare with N' centroids of each base category, the other networks with the mean "
-        "of its training features. Members of a set see each other by attention in place of a bidirectional "
-        "LSTM. "
-        "Where there are as many examples as hallucination fills up to, it adds none."
-    )
+_NOTES = (
+    "Rows on stage 1 with dot product have a last ReLU, those with cosine none. Generators, Matching, "
+    "Prototypical and Prototype Matching Nets learn for each N' apart, unless a row says otherwise. "
+    "Matching Networks compare with N' centroids of each base category, the other networks with the mean "
+    "of its training features. Members of a set see each other by attention in place of a bidirectional "
+    "LSTM. "
+    "Where there are as many examples as hallucination fills up to, it adds none."
+)
 
 
 def whole_command(plan: LowShotPlan) -> str:
     """Return the command that does all of it."""
     words = [f"recollect reproduce {NAME} {shlex.quote(plan.data)}"]
     words += [f"--methods {','.join(plan.keys)}"] if plan.keys != tuple(SYSTEMS) else []
+    words += [] if are_usual(plan.groups, plan.data) else [f"--split {GROUPS}"]
     words += [f"--shots {','.join(map(str, plan.shots))}"] if plan.shots != SHOTS else []
     words += [f"--draws {plan.draws}"] if plan.draws != DRAWS else []
     words += [f"--preset {plan.preset}"] if plan.preset else []
@@ -261,7 +266,10 @@ def whole_command(plan: LowShotPlan) -> str:
 
 
 def _training_command(plan: LowShotPlan, kind: str, seed: int) -> str:
-    words = [f"recollect train {shlex.quote(plan.data)} --split split.json"]
+    words = [f"recollect train {shlex.quote(plan.data)} --split {SPLIT}"]
     words += [f"--preset {plan.preset}"] if plan.preset else []
-    words += [*set_words(stage_one_settings(plan, kind)), f"--seed {seed} --out runs/{run_name(kind, seed)}"]
+    words += [
+        *set_words(stage_one_settings(plan, kind)),
+        f"--seed {seed} --out runs/{name_of(kind, None, seed)}",
+    ]
     return " ".join(words)

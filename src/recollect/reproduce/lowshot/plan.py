@@ -27,6 +27,7 @@ from recollect.training.config import Config, LowShot, Positive, default_preset,
 from recollect.training.runfolder import RunFolder
 from recollect.training.train import resolve
 
+SPLIT, GROUPS = "split.json", "groups.json"  # files in its folder
 _RECIPES = {
     "imagenet": "imagenet-lowshot",
     "cifar-fs": "cifar-100-lowshot",
@@ -179,16 +180,10 @@ def _require_examples(pictures: Split, most: int) -> None:
 def stage_one_config(plan: LowShotPlan, kind: str, seed: int, data: str) -> Config:
     """Return the configuration of the training of a stage 1: an ordinary one with plain means."""
     options = {"data": data, "seed": seed, "split": plan.groups.reserved}
-    config = make_config(recipe_of(plan.preset), options, stage_one_settings(plan, kind))
-    return config.model_copy(update={"lowshot": LowShot()})  # which has no part in it
+    return make_config(recipe_of(plan.preset), options, stage_one_settings(plan, kind))
 
 
 def stage_one_settings(plan: LowShotPlan, kind: str) -> Settings:
     """Return the settings of the training of a stage 1."""
     own = {key: value for key, value in plan.settings.items() if not key.startswith("lowshot.")}
     return {**own, "stage1.steps": str(plan.steps), "generator": "mean", **STAGE_ONE[kind]}
-
-
-def run_name(kind: str, seed: int) -> str:
-    """Return the name of a stage 1's run folder."""
-    return kind if seed == 0 else f"{kind}-seed-{seed}"

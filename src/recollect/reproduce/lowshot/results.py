@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from recollect.evaluation.lowshot import FIGURES, TOP, named
 from recollect.reproduce.results import Floats, Measured, Place, interval, read_json, result_file
+from recollect.reproduce.rows import name_of
 
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -37,9 +38,13 @@ class Result(BaseModel):
         return self
 
 
-def name_of(key: str, shots: int, seed: int) -> str:
-    """Return the name of a result file."""
-    return f"{key}-{shots}-shot" + ("" if seed == 0 else f"-seed-{seed}")
+class StageOneResult(BaseModel):
+    """What the training of a stage 1 took."""
+
+    model_config = ConfigDict(allow_inf_nan=False, strict=True, extra="forbid")
+
+    images_seen: Count
+    training_seconds: float
 
 
 class LowShotResults:

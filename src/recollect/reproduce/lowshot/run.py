@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,24 @@ import torch
 from recollect.data.lowshot import half_of
 from recollect.data.splits import Part, Split
 from recollect.errors import ConfigError, Diverged, Stopped
-from recollect.evaluation.lowshot import HalfFeatures, Teach, choose_prior, count_right, draw_examples
+from recollect.evaluation.lowshot import HalfFeatures, choose_prior, count_right, draw_examples
 from recollect.features import FeatureSet, mapped_features
 from recollect.methods import find_method
 from recollect.methods.lowshot import SYSTEMS
 from recollect.methods.lowshot.system import Base, System, root_mean_square, scaled
 from recollect.model.model import Model
-from recollect.modelfile import PAPER, load_model
+from recollect.modelfile import PAPER, load_model, read_header
 from recollect.reproduce.lowshot.page import write_page
 from recollect.reproduce.lowshot.plan import (
+    GROUPS,
+    SPLIT,
     LowShotPlan,
     load_pictures,
     make_plan,
-    run_name,
     stage_one_config,
 )
-from recollect.reproduce.lowshot.results import name_of
 from recollect.reproduce.results import plan_file, result_file, write_json
+from recollect.reproduce.rows import name_of
 from recollect.system import machine
 from recollect.system.disk import locked, write_text
 from recollect.system.progress import bar
@@ -35,7 +37,6 @@ from recollect.training.loop import stop_on_signals
 from recollect.training.runfolder import RunFolder
 from recollect.training.train import resolve
 
-SPLIT, GROUPS = "split.json", "groups.json"
 SEED = {"val": 0, "test": 1}  # of the draws
 PRIOR_DRAWS = 20  # of the validation half, by which μ is chosen
 Say = Callable[[str], None]
@@ -54,14 +55,16 @@ def reproduce_lowshot(data: str, folder: Path, say: Say, **wishes: Any) -> Path:
             for number, (kind, seed) in enumerate(plan.trainings, 1):
                 left = list(_left(plan, folder, kind, seed))
                 if left:
-                    say(f"[{number}/{len(plan.trainings)}] stage 1 '{run_name(kind, seed)}' and its rows")
+                    say(
+                        f"[{number}/{len(plan.trainings)}] stage 1 '{name_of(kind, None, seed)}' and its rows"
+                    )
                     failed += _do(plan, data, folder, say, kind, seed, left)
         finally:  # a page with what there is, too
             made = write_page(folder)
         if failed:
             raise Diverged(
                 f"everything else is on the page, but {', '.join(failed)} diverged: lower its rate in "
-                "another --out, such as --set lowshot.schedule.peak=0.003"
+                "another --out, such as --set lowshot.schedule.peak=0.003 (stage 1: stage1.schedule.peak)"
             )
         return made
 
@@ -79,7 +82,11 @@ def _do(
     plan: LowShotPlan, data: str, folder: Path, say: Say, kind: str, seed: int, left: Sequence[Unit]
 ) -> list[str]:
     """Train a stage 1, save its features, and let its systems learn and answer; return what diverged."""
-    model, pictures = _stage_one(plan, data, folder, kind, seed)
+    try:
+        model, pictures = _stage_one(plan, data, folder, kind, seed)
+    except Diverged as reason:
+        say(str(reason))
+        return [name_of(kind, None, seed)]
     with stop_on_signals() as stop:
         check = _check(stop)
         base, halves = _features(plan, model, pictures, check)
@@ -88,40 +95,42 @@ def _do(
             for (part, half), draws in zip(halves.items(), (PRIOR_DRAWS, plan.draws), strict=True)
         }
         failed: list[str] = []
-        taught: dict[str, tuple[Teach, float]] = {}  # by systems that serve every number of shots
-        for system, shots in left:
-            say(f"{system.title}, {shots}-shot")
+        for system, together in _lessons(left):
+            say(f"{system.title}, {', '.join(map(str, together))}-shot")
+            began = time.perf_counter()
             try:
-                began = time.perf_counter()
-                if system.key not in taught:
-                    learned = system.learn(base, plan.shots if system.mixed else (shots,), plan.recipe, seed)
-                    seconds = time.perf_counter() - began
-                    taught = {system.key: (scaled(learned, base.factor), seconds)}
-                teach, seconds = taught[system.key]
+                learned = system.learn(base, plan.shots if system.mixed else together, plan.recipe, seed)
+            except Diverged as reason:
+                say(str(reason))
+                failed += [name_of(system.key, shots, seed) for shots in together]
+                continue
+            teach = scaled(learned, base.factor)
+            seconds = time.perf_counter() - began
+            for shots in together:
                 began = time.perf_counter()
                 prior = choose_prior(teach, halves["val"], examples["val"], shots)
                 right = count_right(teach, halves["test"], examples["test"], shots, prior)
-            except Diverged as reason:
-                say(str(reason))
-                failed.append(name_of(system.key, shots, seed))
-                continue
-            finally:
-                if not system.mixed:
-                    taught.clear()
-            words = {
-                "system": system.key,
-                "shots": shots,
-                "seed": seed,
-                "asked": halves["test"].asked,
-                "prior": {str(k): value for k, value in prior.items()},
-                "right": {name: counts.tolist() for name, counts in right.items()},
-                "training_seconds": round(seconds, 1),
-                "evaluation_seconds": round(time.perf_counter() - began, 1),
-            }
-            if system.mixed:
-                taught[system.key] = teach, 0.0  # learned once, counted once
-            write_json(result_file(folder, name_of(system.key, shots, seed)), words)
+                words = {
+                    "system": system.key,
+                    "shots": shots,
+                    "seed": seed,
+                    "asked": halves["test"].asked,
+                    "prior": {str(k): value for k, value in prior.items()},
+                    "right": {name: counts.tolist() for name, counts in right.items()},
+                    "training_seconds": round(seconds, 1),
+                    "evaluation_seconds": round(time.perf_counter() - began, 1),
+                }
+                seconds = 0.0  # learned once, counted once
+                write_json(result_file(folder, name_of(system.key, shots, seed)), words)
         return failed
+
+
+def _lessons(left: Iterable[Unit]) -> Iterator[tuple[System, tuple[int, ...]]]:
+    """Yield what is learned at once: a system for each number of shots, or a mixed one for all of them."""
+    for key, units in groupby(left, lambda unit: unit[0].key):
+        counts = tuple(shots for _, shots in units)
+        for together in [counts] if SYSTEMS[key].mixed else [(shots,) for shots in counts]:
+            yield SYSTEMS[key], together
 
 
 def _check(stop: threading.Event) -> Callable[[], None]:
@@ -140,13 +149,16 @@ def _stage_one(plan: LowShotPlan, data: str, folder: Path, kind: str, seed: int)
         raise ConfigError(
             f"the pictures of {data} are not those that this was begun with: choose another --out"
         )
-    out = folder / "runs" / run_name(kind, seed)
+    out = folder / "runs" / name_of(kind, None, seed)
     method, run = find_method(PAPER), RunFolder(out)
     if run.begun():  # it may have been trained on its own: what counts is its configuration
         begun = run.require_same(resolve(config, pictures))
         method.train(begun.model_copy(update={"data": data}), out, resume=True)
     else:
         method.train(config, out)
+    facts = read_header(out).provenance
+    words = {"images_seen": facts["images_seen"], "training_seconds": facts["stage1_seconds"]}
+    write_json(result_file(folder, name_of(kind, None, seed)), words)
     device = machine.find_device(config.device)
     return load_model(out, config.extractor).to(device).eval().requires_grad_(False), pictures
 
