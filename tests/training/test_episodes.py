@@ -196,15 +196,15 @@ def test_categories_that_remain_do_leave_a_trace(tiny_model, tiny_split):
             parameter[shown] -= 1
 
 
-def test_the_extractor_never_runs_inside_a_step(tiny_model, tiny_split, monkeypatch):
-    stage = stage_of(tiny_model, tiny_split)
-
-    def never(_model, _pixels):
+def test_the_extractor_runs_for_the_first_judgement_and_in_no_step(tiny_model, tiny_split, monkeypatch):
+    def never(*_words):
         pytest.fail("the extractor ran")
 
+    stage = stage_of(tiny_model, tiny_split)
+    first = stage.judge()
     monkeypatch.setattr(Model, "embed", never)
+    assert stage.judge() == first
     gradients(stage)
-    stage.judge()
 
 
 def shots_of(stage, steps):
