@@ -19,6 +19,7 @@ from recollect.methods import find_method
 from recollect.modelfile import read_header
 from recollect.reproduce import page, plan, rows
 from recollect.reproduce import run as running
+from recollect.reproduce.figure import _summary
 from recollect.reproduce.results import FIGURES, Place, Results, interval, packed, unpacked, write_json
 from recollect.training.budget import Speed
 from recollect.training.config import make_config
@@ -136,6 +137,12 @@ def test_silhouettes_are_those_of_plot_tsne(finished, colours, tmp_path):
         assert words["shown"] == report["shown"]
     assert own["difference"]["mean"] == pytest.approx(own["cosine"] - own["dot product"], abs=2e-4)
     assert (finished / "tsne.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_interval_of_silhouettes_is_student_s_over_categories():
+    words = _summary({"cosine": np.array([0.3, 0.5, 0.1]), "dot product": np.array([0.1, 0.2, 0.0])})
+    assert words["difference"]["mean"] == 0.2
+    assert words["difference"]["ci95"] == pytest.approx(4.30265 * 0.1 / 3**0.5, abs=1e-5)
 
 
 def test_what_is_finished_is_not_done_again(finished, colours, tmp_path, monkeypatch):

@@ -97,8 +97,10 @@ def claims(keys: tuple[str, ...], shots: tuple[int, ...], k: int = 5) -> list[Cl
 
     known = [
         (
-            "The attention generator is above Prototypical and Matching Networks, and above logistic regression "
-            "with and without hallucination.",
+            (
+                "The attention generator is above Prototypical and Matching Networks, and above logistic "
+                "regression with and without hallucination."
+            ),
             above("attention", ("prototypical", "matching", "logistic", "logistic-h"), FIGURES),
         ),
         (
