@@ -777,12 +777,12 @@ def reproduce(
     minutes: Minutes = None,
     seeds: int = _option("N", "Trainings of every row.", min=1, default=1),
     extractors: str | None = _option(
-        "NAMES", "Rows of table2: some of c32f,c64f,c128f,resnet (all but resnet)."
+        "NAMES", "Rows of table2: some of c32f, c64f, c128f, resnet (all but resnet)."
     ),
     methods: str | None = _option(
         "NAMES",
-        "Rows of table2 of other methods, with c32f: some of matching,prototypical,maml,fomaml,anil,"
-        "maml-started,meta-lstm,temporal (none). Rows of table3, such as attention,logistic (all).",
+        "Rows of table2 of other methods, with c32f: some of matching, prototypical, maml, fomaml, "
+        "anil, maml-started, meta-lstm, temporal (none). Rows of table3, such as attention,logistic (all).",
     ),
     out: Path = _option(
         "DIR",

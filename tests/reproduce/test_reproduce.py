@@ -16,7 +16,7 @@ from pictures import tree
 from recollect.errors import ConfigError, DataError, Diverged, Stopped
 from recollect.evaluation.tsne import tsne_report
 from recollect.methods import find_method
-from recollect.modelfile import read_header
+from recollect.modelfile import load_model, read_header, save_model
 from recollect.reproduce import page, plan, rows
 from recollect.reproduce import run as running
 from recollect.reproduce.figure import _summary
@@ -194,6 +194,13 @@ def test_a_page_is_made_of_its_result_files_and_nothing_else(folder, finished, t
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
+def test_a_figure_that_is_gone_is_drawn_again(finished, colours, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    (folder / page.PICTURE).unlink()
+    reproduced(colours, folder)
+    assert (folder / page.PICTURE).read_bytes() == (finished / page.PICTURE).read_bytes()
+
+
 def test_the_commands_on_the_page_train_the_same(finished, colours):
     from recollect.training.config import differences
 
@@ -314,7 +321,11 @@ def test_a_run_on_another_stage_1_is_refused(finished, colours, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "copy")
     (folder / "results" / "cosine-attention-1-shot.json").unlink()
     runs = folder / "runs"
-    shutil.copy(runs / "dot-mean" / "stage1.safetensors", runs / "cosine-attention-1-shot")
+    own = runs / "cosine-attention-1-shot" / "stage1.safetensors"
+    save_model(own, load_model(own), {**read_header(own).provenance, "stage1_seconds": 77})
+    reproduced(colours, folder)  # the same weights from another training
+    (folder / "results" / "cosine-attention-1-shot.json").unlink()
+    shutil.copy(runs / "dot-mean" / "stage1.safetensors", own)
     with pytest.raises(ConfigError, match="1-shot stands on another stage 1 than that of cosine-mean"):
         reproduced(colours, folder)
 

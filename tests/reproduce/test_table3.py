@@ -22,7 +22,7 @@ from recollect.reproduce.lowshot import run as lowshot_run
 from recollect.reproduce.lowshot.plan import read_plan
 from recollect.reproduce.lowshot.results import LowShotResults
 from recollect.reproduce.results import Place, write_json
-from recollect.training.config import make_config, read_preset
+from recollect.training.config import LowShot, make_config, read_preset
 
 METHODS = ["prototypical", "logistic-h", "batch-sgm", "mean", "attention", "attention-mixed"]
 SETTINGS = {
@@ -90,7 +90,6 @@ def test_every_row_has_a_result_for_every_number_of_shots(finished):
     config = read(finished / "runs" / "batch-sgm" / "config.json")
     assert config["stage1"]["loss"] == "batch-sgm"
     assert config["classifier"] == "dot"
-    assert "lowshot" not in config, "what systems do has no part in stage 1"
     groups = stand_in_groups([f"c{number:02}" for number in range(18)])
     assert read(finished / "split.json") == {"val": [*groups.novel_val], "test": [*groups.novel_test]}
     assert json.loads(config["split"]) == read(finished / "split.json")
@@ -166,13 +165,55 @@ def test_a_stage_1_that_diverges_does_not_keep_the_others_back(finished, colours
 
     folder, stage_one = shutil.copytree(finished, tmp_path / "copy"), lowshot_run._stage_one
     before = read(folder / "results" / "mean-1-shot.json")["right"]
-    for name in ("mean-1-shot", "prototypical-1-shot"):
-        (folder / "results" / f"{name}.json").unlink()
+    kinds = {key: SYSTEMS[key].stage1 for key in ("mean", "prototypical", "batch-sgm")}
+    assert [*kinds.values()] == ["cosine", "dot", "batch-sgm"]
+    for key in kinds:
+        (folder / "results" / f"{key}-1-shot.json").unlink()
     monkeypatch.setattr(lowshot_run, "_stage_one", diverge)
-    with pytest.raises(Diverged, match=r"but dot diverged.*stage1\.schedule\.peak"):
+    with pytest.raises(Diverged, match=r"but dot, prototypical-1-shot diverged.*stage1\.schedule\.peak"):
         reproduced(colours, folder)
     assert read(folder / "results" / "mean-1-shot.json")["right"] == before
     assert not (folder / "results" / "prototypical-1-shot.json").exists()
+    assert (folder / "results" / "batch-sgm-1-shot.json").exists()
+
+
+def test_scores_that_are_not_finite_do_not_keep_other_results_back(finished, colours, tmp_path, monkeypatch):
+    def count(teach, half, examples, shots, prior):
+        if shots == 1:
+            raise Diverged("scores are not finite")
+        return count_right(teach, half, examples, shots, prior)
+
+    folder, count_right = shutil.copytree(finished, tmp_path / "copy"), lowshot_run.count_right
+    lost = [f"{key}-{shots}-shot" for key in ("attention", "attention-mixed") for shots in (1, 3)]
+    for name in lost:
+        (folder / "results" / f"{name}.json").unlink()
+    monkeypatch.setattr(lowshot_run, "count_right", count)
+    with pytest.raises(Diverged, match="but attention-1-shot, attention-mixed-1-shot diverged"):
+        reproduced(colours, folder)
+    there = [(folder / "results" / f"{name}.json").exists() for name in lost]
+    assert there == [False, True, False, True]
+
+
+def test_what_a_stage_1_took_is_written_again_if_it_is_gone(finished, colours, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    path = folder / "results" / "cosine.json"
+    path.unlink()
+    page.write_page(folder)
+    assert "| stage 1, cosine | – | – | – |" in (folder / "table3.md").read_text(encoding="utf-8")
+    reproduced(colours, folder)
+    assert path.read_bytes() == (finished / "results" / "cosine.json").read_bytes()
+    assert (folder / "table3.md").read_bytes() == (finished / "table3.md").read_bytes()
+
+
+def test_a_stage_1_trained_with_other_settings_of_systems_is_taken_over(finished, colours, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    (folder / "results" / "mean-1-shot.json").unlink()
+    path = folder / "runs" / "cosine" / "config.json"
+    words = read(path)
+    write_json(path, {**words, "lowshot": LowShot(steps=77).model_dump(mode="json")})
+    before = (folder / "runs" / "cosine" / "model.safetensors").read_bytes()
+    reproduced(colours, folder)
+    assert (folder / "runs" / "cosine" / "model.safetensors").read_bytes() == before
 
 
 def test_a_page_is_made_of_its_result_files_without_runs(finished, tmp_path):
@@ -287,7 +328,9 @@ def test_differences_are_paired_by_draw(tmp_path):
     assert results.measured(Place("attention", 1, "novel top-5")).mean == pytest.approx(50)
     assert results.combined({Place("attention", 2, "all top-5"): 1}) is None
     (claim,) = [
-        one for one in rows.claims(("attention", "logistic"), (1,)) if "above logistic regression" in one.text
+        one
+        for one in rows.claims(("attention", "logistic"), (1,))
+        if "above Logistic regression." in one.text
     ]
     assert {one.verdict for one in page.judge(claim, results)} == {HOLDS}
     assert page._counted([FAILS, HOLDS, FAILS]) == "1 / 2 / 0"

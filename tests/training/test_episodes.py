@@ -201,6 +201,7 @@ def test_the_extractor_runs_for_the_first_judgement_and_in_no_step(tiny_model, t
         pytest.fail("the extractor ran")
 
     stage = stage_of(tiny_model, tiny_split)
+    assert "held_out" not in vars(stage), "computed with the stage, for nothing where only steps are timed"
     first = stage.judge()
     monkeypatch.setattr(Model, "embed", never)
     assert stage.judge() == first

@@ -67,7 +67,7 @@ def _by_category(values: npt.NDArray[np.float32], labels: npt.NDArray[np.int64])
 
 def _summary(values: dict[str, Floats]) -> dict[str, Any]:
     one, other = values.values()
-    difference = interval((one - other)[:, None])  # few categories, as there may be few seeds
+    difference = interval((one - other)[:, None])  # categories in the place of seeds
     return {
         **{name: round(float(some.mean()), 5) for name, some in values.items()},
         "difference": {"mean": round(difference.mean, 5), "ci95": round(difference.ci95, 5)},

@@ -192,8 +192,11 @@ def _on_cifar_fs(plan: Plan) -> bool:
 
 def _what_varies(seeds: int) -> str:
     if seeds == 1:
-        return "Intervals are over tasks alone, and do not say how far another training would differ."
-    return "Intervals are over tasks and trainings."
+        return (
+            "Intervals are over tasks alone: another training, or other pictures of the base categories, may "
+            "differ by more."
+        )
+    return "Intervals are over tasks and trainings, but not over other pictures of the base categories."
 
 
 def _picture(path: Path) -> Block:
@@ -224,7 +227,7 @@ def _claims(folder: Path, results: Results) -> list[Block]:
         paragraph(
             "A comparison holds if the 95 % interval of the paired difference, task by task, lies where the "
             "claim says, does not hold if it lies on the other side, and is undecided between. A claim holds "
-            "if all its comparisons do; one that does not refutes it."
+            "if all its comparisons do; a single one that does not refutes it."
         ),
         overview,
         *pictures,
@@ -279,7 +282,7 @@ def _circumstances(plan: Plan, results: Results) -> list[Block]:
             f"{_shared(plan)}{f' {plan.note}' if plan.note else ''}"
         ),
         grid(["", "Images", *ratio, "Episodes", "Minutes of training", "Seconds of evaluation"], rows),
-        paragraph("All of it in one command, or each row by its own:"),
+        paragraph("All of it in one command, or one row at a time:"),
         code([_whole_command(plan)]),
         code([command for file in files for command in file["commands"]]),
     ]

@@ -18,9 +18,9 @@ from recollect.data.tasks import TaskShape, task_sampler
 from recollect.errors import ConfigError, DataError
 from recollect.methods import find_method
 from recollect.model.spec import Value
-from recollect.modelfile import PAPER
+from recollect.modelfile import PAPER, fingerprint, load_model
 from recollect.pretrained import is_pretrained
-from recollect.reproduce.results import plan_file, write_json
+from recollect.reproduce.results import plan_file, result_file, write_json
 from recollect.reproduce.rows import SHOTS, TABLES, TASK_SEED, Row, Settings, Table, Training
 from recollect.system import machine
 from recollect.system.disk import read_kept
@@ -365,10 +365,10 @@ def _require_stage_one(run: RunFolder, folder: Path, training: Training) -> None
     if training.stage1 is None:
         return
     own, first = run.stage_one_model, RunFolder(folder / "runs" / training.stage1).stage_one_model
-    if own.exists() and first.exists() and own.read_bytes() != first.read_bytes():
+    if own.exists() and first.exists() and fingerprint(load_model(own)) != fingerprint(load_model(first)):
         raise ConfigError(
-            f"{run.path} stands on another stage 1 than that of {training.stage1}: delete it, and it is "
-            "trained again"
+            f"{run.path} stands on another stage 1 than that of {training.stage1}: delete it and, if it is "
+            f"there, {result_file(folder, training.name)}, and it is trained again"
         )
 
 

@@ -178,7 +178,7 @@ def _claims(plan: LowShotPlan, results: LowShotResults) -> list[Block]:
         paragraph(
             "The paper's claims are of top-5 accuracy. A comparison holds if the 95 % interval of the paired "
             "difference lies above 0, does not hold if it lies below, and is undecided between. A claim "
-            "holds if all its comparisons do; one that does not refutes it. In brackets: how many "
+            "holds if all its comparisons do; a single one that does not refutes it. In brackets: how many "
             f"comparisons hold / do not hold / are undecided. {varies}"
         ),
         grid(["Claim", *(f"top-{k}" for k in TOP)], [*rows, total]),
@@ -202,11 +202,12 @@ def _circumstances(folder: Path, plan: LowShotPlan, results: LowShotResults) -> 
     for kind, seed in plan.trainings:
         name = name_of(kind, None, seed)
         path = result_file(folder, name)
+        seen, took = "–", "–"
         if path.exists():
             facts = read_json(path, StageOneResult)
-            took = facts["training_seconds"] / 60
-            minutes += took
-            trainings.append([f"stage 1, {name}", f"{facts['images_seen']:,}", f"{took:.1f}", "–"])
+            seen, took = f"{facts['images_seen']:,}", f"{facts['training_seconds'] / 60:.1f}"
+            minutes += facts["training_seconds"] / 60
+        trainings.append([f"stage 1, {name}", seen, took, "–"])
     systems = []
     for key in plan.keys:
         files = results.of(key)

@@ -95,13 +95,11 @@ def claims(keys: tuple[str, ...], shots: tuple[int, ...], k: int = 5) -> list[Cl
     ) -> tuple[Comparison, ...]:
         return _above(one, others, figures, shots, k)
 
+    prior = [key for key in ("prototypical", "matching", "logistic", "logistic-h") if key in keys]
     known = [
         (
-            (
-                "The attention generator is above Prototypical and Matching Networks, and above logistic "
-                "regression with and without hallucination."
-            ),
-            above("attention", ("prototypical", "matching", "logistic", "logistic-h"), FIGURES),
+            f"The attention generator is above {', '.join(SYSTEMS[key].title for key in prior)}.",
+            above("attention", tuple(prior), FIGURES),
         ),
         (
             "On All, the attention generator is above SGM w/ H and Batch SGM.",

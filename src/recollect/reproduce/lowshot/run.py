@@ -59,6 +59,7 @@ def reproduce_lowshot(data: str, folder: Path, say: Say, **wishes: Any) -> Path:
                         f"[{number}/{len(plan.trainings)}] stage 1 '{name_of(kind, None, seed)}' and its rows"
                     )
                     failed += _do(plan, data, folder, say, kind, seed, left)
+                _keep_facts(folder, name_of(kind, None, seed))
         finally:  # a page with what there is, too
             made = write_page(folder)
         if failed:
@@ -86,7 +87,8 @@ def _do(
         model, pictures = _stage_one(plan, data, folder, kind, seed)
     except Diverged as reason:
         say(str(reason))
-        return [name_of(kind, None, seed)]
+        rows = [name_of(system.key, shots, seed) for system, shots in left]
+        return [name_of(kind, None, seed), *rows]
     with stop_on_signals() as stop:
         check = _check(stop)
         base, halves = _features(plan, model, pictures, check)
@@ -96,7 +98,7 @@ def _do(
         }
         failed: list[str] = []
         for system, together in _lessons(left):
-            say(f"{system.title}, {', '.join(map(str, together))}-shot")
+            say(f"{system.title}, {', '.join(f'{shots}-shot' for shots in together)}")
             began = time.perf_counter()
             try:
                 learned = system.learn(base, plan.shots if system.mixed else together, plan.recipe, seed)
@@ -107,22 +109,39 @@ def _do(
             teach = scaled(learned, base.factor)
             seconds = time.perf_counter() - began
             for shots in together:
+                name = name_of(system.key, shots, seed)
                 began = time.perf_counter()
-                prior = choose_prior(teach, halves["val"], examples["val"], shots)
-                right = count_right(teach, halves["test"], examples["test"], shots, prior)
+                try:
+                    prior = choose_prior(teach, halves["val"], examples["val"], shots)
+                    right = count_right(teach, halves["test"], examples["test"], shots, prior)
+                except Diverged as reason:
+                    say(str(reason))
+                    failed.append(name)
+                    continue
                 words = {
                     "system": system.key,
                     "shots": shots,
                     "seed": seed,
                     "asked": halves["test"].asked,
                     "prior": {str(k): value for k, value in prior.items()},
-                    "right": {name: counts.tolist() for name, counts in right.items()},
+                    "right": {figure: counts.tolist() for figure, counts in right.items()},
                     "training_seconds": round(seconds, 1),
                     "evaluation_seconds": round(time.perf_counter() - began, 1),
                 }
                 seconds = 0.0  # learned once, counted once
-                write_json(result_file(folder, name_of(system.key, shots, seed)), words)
+                write_json(result_file(folder, name), words)
         return failed
+
+
+def _keep_facts(folder: Path, name: str) -> None:
+    """Write what a stage 1 took, for the page, unless that is there or the stage 1 is not."""
+    run = folder / "runs" / name
+    if result_file(folder, name).exists() or not RunFolder(run).model.exists():
+        return
+    facts = read_header(run).provenance
+    if facts.get("finished"):
+        words = {"images_seen": facts["images_seen"], "training_seconds": facts["stage1_seconds"]}
+        write_json(result_file(folder, name), words)
 
 
 def _lessons(left: Iterable[Unit]) -> Iterator[tuple[System, tuple[int, ...]]]:
@@ -156,9 +175,6 @@ def _stage_one(plan: LowShotPlan, data: str, folder: Path, kind: str, seed: int)
         method.train(begun.model_copy(update={"data": data}), out, resume=True)
     else:
         method.train(config, out)
-    facts = read_header(out).provenance
-    words = {"images_seen": facts["images_seen"], "training_seconds": facts["stage1_seconds"]}
-    write_json(result_file(folder, name_of(kind, None, seed)), words)
     device = machine.find_device(config.device)
     return load_model(out, config.extractor).to(device).eval().requires_grad_(False), pictures
 
