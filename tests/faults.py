@@ -1170,6 +1170,27 @@ MUTANTS = [
         "begun = run.config()",
         "reproduce/test_table3.py -k another_recipe",
     ),
+    Mutant(
+        "a stage 1 that diverges ends the whole table",
+        "reproduce/lowshot/run.py",
+        "        rows = [name_of(system.key, shots, seed) for system, shots in left]\n",
+        "        raise\n",
+        "reproduce/test_table3.py -k stage_1_that_diverges",
+    ),
+    Mutant(
+        "a row on another stage 1 than its table's",
+        "reproduce/plan.py",
+        "and fingerprint(load_model(own)) != fingerprint(load_model(first))",
+        "and not own.stat().st_size",
+        "reproduce/test_reproduce.py -k another_stage_1",
+    ),
+    Mutant(
+        "an interval of silhouettes as if categories were many",
+        "reproduce/figure.py",
+        "interval((one - other)[:, None])",
+        "interval((one - other)[None])",
+        "reproduce/test_reproduce.py -k student_s",
+    ),
     # The page
     Mutant(
         "a policy that allows scripts from everywhere",
