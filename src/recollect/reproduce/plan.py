@@ -158,7 +158,7 @@ def make_plan(
         **asked,
         decided={},
         pictures=split.base_train.key,
-        machine=f"{processor()}, {threads} threads, {machine.find_device(config.device)}",
+        machine=f"{processor()}, {threads} thread{'s' * (threads > 1)}, {machine.find_device(config.device)}",
         versions=f"recollect {version('recollect')}, torch {torch.__version__}",
     )
     plan = _with_steps(plan, data, split)
