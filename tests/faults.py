@@ -26,7 +26,31 @@ MAML = "methods/test_maml.py"
 LSTM = "methods/test_meta_lstm.py"
 TEMPORAL = "methods/test_temporal.py"
 BLOCKS = "model/test_blocks.py"
+BFLOAT16 = "training/test_bfloat16.py"
 MUTANTS = [
+    # bfloat16
+    Mutant(
+        "every CPU learns in bfloat16",
+        "system/machine.py",
+        'known.get(name) for name in ("avx512_bf16", "amx_bf16")',
+        'True for name in ("avx512_bf16", "amx_bf16")',
+        BFLOAT16,
+    ),
+    Mutant(
+        "every network learns in bfloat16",
+        "model/extractors/base.py",
+        "learns_in_bfloat16 = False",
+        "learns_in_bfloat16 = True",
+        BFLOAT16,
+    ),
+    Mutant(
+        "features are extracted in bfloat16",
+        "features.py",
+        "found = model.embed(torch.from_numpy(pixels).to(device), extractor).float().cpu()",
+        "with machine.mixed_precision(device, on_cpu=True):\n"
+        "                found = model.embed(torch.from_numpy(pixels).to(device), extractor).float().cpu()",
+        BFLOAT16,
+    ),
     # distillation
     Mutant(
         "the teacher is asked about other pictures",

@@ -18,7 +18,7 @@ from recollect.data.imageset import ImageSet, batches, digest
 from recollect.errors import ModelError, StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint
-from recollect.system import workers
+from recollect.system import machine, workers
 from recollect.system.disk import cache_folder, clear_write_errors, locked, replacing_file, require_regular
 from recollect.system.progress import bar
 
@@ -141,11 +141,11 @@ def augmented_views(
     """Return features of `views` augmented versions of every picture, float16 (views, n, d).
 
     The extractor is frozen: evaluation mode, in which the dropout of the paper's `resnet` still draws its own
-    mask for every view. Views are shifted at random already, and so not by `spec.shifted`. `check` is called
-    between batches and may raise to end the work.
+    mask for every view. Views are shifted at random already, and so not by `spec.shifted`. They may be
+    computed in bfloat16, as stage 1 is. `check` is called between batches and may raise to end the work.
     """
     model.extractor.freeze()
-    extractor = model.extractor.for_extraction()
+    device, extractor = model.mean.device, model.extractor.for_extraction()
     result = torch.zeros(views, len(images), model.width, dtype=torch.float16)
     work = images.stream(_batches(images))
     progress = bar("augmented views", views * len(images))
@@ -157,8 +157,10 @@ def augmented_views(
                 generator = torch.Generator().manual_seed(int(words[0]))
                 torch.manual_seed(int(words[1]))
                 check()
-                augmented = augmentation(torch.from_numpy(pixels), generator).to(model.mean.device)
-                result[view, rows[0] : rows[-1] + 1] = model.embed(augmented, extractor).half().cpu()
+                augmented = augmentation(torch.from_numpy(pixels), generator).to(device)
+                with machine.mixed_precision(device, on_cpu=model.extractor.learns_in_bfloat16):
+                    found = model.embed(augmented, extractor)
+                result[view, rows[0] : rows[-1] + 1] = found.half().cpu()
                 advance(workers.count() * len(rows), "")
     return workers.put_together(result)
 

@@ -9,7 +9,7 @@ import together
 import torch
 
 from recollect.errors import ConfigError
-from recollect.system import machine, workers
+from recollect.system import workers
 from recollect.training.config import make_config
 from recollect.training.train import train
 
@@ -108,11 +108,3 @@ def test_other_methods_refuse_to_train_in_several_processes(monkeypatch, tmp_pat
     with pytest.raises(ConfigError, match="trains in one process: start it without torchrun"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_mixed_precision_is_for_gpus_that_have_it(monkeypatch):
-    with machine.mixed_precision(torch.device("cpu")):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    used = machine.mixed_precision(torch.device("cuda"))
-    assert (used.device, used.fast_dtype) == ("cuda", torch.bfloat16)

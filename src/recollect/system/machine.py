@@ -3,8 +3,9 @@
 import ctypes
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recollect.errors import ConfigError
 from recollect.system import compiled
@@ -75,16 +76,23 @@ def give_back_freed_memory() -> None:
         trim(0)
 
 
-def mixed_precision(device: "torch.device") -> AbstractContextManager[object]:
-    """Let convolutions compute in bfloat16 on GPUs that can; the CPU computes as ever.
+def mixed_precision(device: "torch.device", *, on_cpu: bool = False) -> AbstractContextManager[object]:
+    """Let convolutions compute in bfloat16 on GPUs that can and, if `on_cpu`, on CPUs that can.
 
     bfloat16 has the range of float32, so no gradient gets lost, and nothing has to be scaled.
     """
     import torch
 
-    if device.type == "cuda" and torch.cuda.is_bf16_supported():
-        return torch.autocast("cuda", torch.bfloat16)
-    return nullcontext()
+    able = torch.cuda.is_bf16_supported() if device.type == "cuda" else on_cpu and _cpu_has_bfloat16(device)
+    return torch.autocast(device.type, torch.bfloat16) if able else nullcontext()
+
+
+def _cpu_has_bfloat16(device: "torch.device") -> bool:
+    """Return whether this is a CPU with instructions that multiply bfloat16; older torch cannot tell."""
+    import torch
+
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return device.type == "cpu" and any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def find_device(name: str = "auto") -> "torch.device":

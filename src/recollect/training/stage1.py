@@ -82,10 +82,10 @@ class BaseClassification(Stage):
     def features(self, pixels: Tensor, step: int) -> Tensor:
         """Return the features of a batch; W_base stays the same when pictures become larger."""
         device, exact, small = self.model.mean.device, self.model.mean.dtype, self.small_at(step)
-        with machine.mixed_precision(device):
+        extractor = self.model.extractor
+        with machine.mixed_precision(device, on_cpu=extractor.learns_in_bfloat16):
             if small is None:
                 return self.model.embed(pixels.to(device)).to(exact)
-            extractor = self.model.extractor
             return self.model.embed(
                 shrink(pixels, small.size).to(device),
                 lambda x: extractor.stretch(extractor(x), self.images.size),

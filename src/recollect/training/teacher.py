@@ -30,7 +30,7 @@ class Teacher:
     def scores(self, pixels: Tensor) -> Tensor:
         """Return the base scores of pictures (n, size, size, 3), (n, k)."""
         mean = self.model.mean
-        with machine.mixed_precision(mean.device):
+        with machine.mixed_precision(mean.device, on_cpu=self.model.extractor.learns_in_bfloat16):
             features = self.model.embed(pixels.to(mean.device), self._extractor).to(mean.dtype)
         found: Tensor = self.model.classifier(features)
         return found

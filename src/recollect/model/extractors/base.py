@@ -20,6 +20,8 @@ E = TypeVar("E", bound="Extractor")
 class Extractor(nn.Module, ABC):
     """F(x | θ): pictures (n, 3, size, size) → features (n, d)."""
 
+    learns_in_bfloat16 = False  # on CPUs that have it, because that is faster
+
     @abstractmethod
     def feature_size(self, size: int) -> int:
         """Return d for an input of `size` × `size`, or 0 where the arithmetic leaves no pixel."""

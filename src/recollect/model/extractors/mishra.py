@@ -30,6 +30,8 @@ class _Block(nn.Module):
 class MishraResNet(Extractor):
     """3×3 conv to 64, four residual blocks with pooling, global average, two 1×1 convs; d = 512."""
 
+    learns_in_bfloat16 = True
+
     def __init__(self, *, last_relu: bool) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(3, PLANES[0], 3, padding=1)]

@@ -35,6 +35,8 @@ class _BasicBlock(nn.Module):
 class ResNet10(Extractor):
     """7×7/2 conv to 64, BN, ReLU, 3×3/2 max-pool, one basic block per stage, global average; d = 512."""
 
+    learns_in_bfloat16 = True
+
     def __init__(self, *, last_relu: bool) -> None:
         super().__init__()
         self.stem = nn.Sequential(
