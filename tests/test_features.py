@@ -10,7 +10,7 @@ from recollect import features as features_module
 from recollect.data.augment import Augmentation
 from recollect.data.imageset import batches
 from recollect.data.tasks import TaskShape, task_sampler
-from recollect.errors import ModelError
+from recollect.errors import Diverged
 from recollect.features import augmented_views, cached_features, extract, mapped_features
 from recollect.model.spec import Preprocessing
 from recollect.system.disk import cache_folder
@@ -311,5 +311,5 @@ def test_features_that_half_precision_cannot_hold_are_refused(tiny_model, images
     with torch.no_grad():
         for weight in tiny_model.extractor.parameters():
             weight.mul_(1e4)
-    with pytest.raises(ModelError, match="not finite, or above 65504"):
+    with pytest.raises(Diverged, match="not finite, or above 65504"):
         mapped_features(tiny_model, images)

@@ -15,7 +15,7 @@ from torch import Tensor
 from recollect.data.arrays import Rows
 from recollect.data.augment import Augmentation
 from recollect.data.imageset import ImageSet, batches, digest
-from recollect.errors import ModelError, StorageError
+from recollect.errors import Diverged, StorageError
 from recollect.model.model import Model
 from recollect.modelfile import fingerprint
 from recollect.system import machine, workers
@@ -116,7 +116,7 @@ def _half(features: Tensor) -> Tensor:
     """Return features in half precision; refuse those that it cannot hold."""
     halved = features.half()
     if not halved.isfinite().all():
-        raise ModelError("features are not finite, or above 65504: lower the learning rate of stage 1")
+        raise Diverged("features are not finite, or above 65504: lower the learning rate of stage 1")
     return halved
 
 

@@ -238,22 +238,22 @@ def test_the_published_recipe_departs_from_nothing_and_ours_says_in_what():
     assert published.stage1.pad == 0
     assert not published.stage1.flip
     changes = {
-        "meta.inner_steps": ("3", "3 and 10 steps of adaptation in training and on a new task"),
-        "meta.test_steps": ("4", "5 and 4 steps"),
-        "meta.inner_rate": ("0.1", "a rate of adaptation of 0.1 (0.01)"),
-        "meta.learn_rates": ("true", "learned for every weight tensor"),
-        "meta.first_order": ("0.25", "the first order for 25 % of the steps"),
-        "meta.zero_head": ("true", "a head that starts at zero"),
-        "meta.schedule": ("one-cycle", "falls from 0.001 to nothing"),
-        "episodic.queries": ("5", "5 queries of each category in training (15)"),
-        "stage1.pad": ("8", "moved or mirrored"),
-        "stage1.flip": ("true", "moved or mirrored"),
+        "meta.inner_steps": ("3", "3 inner steps in training and 10 on new tasks (5 and 10)"),
+        "meta.test_steps": ("4", "5 inner steps in training and 4 on"),
+        "meta.inner_rate": ("0.1", "inner learning rate 0.1 (0.01)"),
+        "meta.learn_rates": ("true", "learned for every weight tensor (fixed)"),
+        "meta.first_order": ("0.25", "first order for the first 25 % of training (never)"),
+        "meta.zero_head": ("true", "zero-initialised head (random)"),
+        "meta.schedule": ("one-cycle", "annealed from 0.001 to 0 (constant 0.001)"),
+        "episodic.queries": ("5", "5 queries of each category (15)"),
+        "stage1.pad": ("8", "random shifts and flips (none)"),
+        "stage1.flip": ("true", "random shifts and flips (none)"),
     }
     for name, (value, words) in changes.items():
         found = method.departures(make_config(read_preset("paper-maml"), {"data": "x"}, {name: value}))
-        assert found.startswith("MAML: ")
+        assert found.startswith("MAML (published values in brackets): ")
         assert words in found
-        assert found.count(",") == 0
+        assert found.count(";") == 0
 
 
 @pytest.mark.parametrize("name", ["maml", "maml-started"])

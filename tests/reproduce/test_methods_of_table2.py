@@ -73,7 +73,9 @@ def test_the_page_says_which_methods_cannot_score_base_categories_and_how_maml_a
             assert " ± " in line[2]
             assert line[3:] == ["no base scores", "no base scores"]
     assert "by the statistics of all of them together" in text
-    assert "MAML: 1 and 1 steps of adaptation in training and on a new task (published: 5 and 10)" in text
+    assert (
+        "MAML (published values in brackets): 1 inner steps in training and 1 on new tasks (5 and 10)" in text
+    )
     assert "--methods maml,temporal" in text
     assert "--extractors" not in text
     assert "Cosine classifier" not in text, "there is no row of ours"

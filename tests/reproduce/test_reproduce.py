@@ -330,6 +330,16 @@ def test_a_run_on_another_stage_1_is_refused(finished, colours, tmp_path):
         reproduced(colours, folder)
 
 
+def test_a_result_on_another_stage_1_is_refused(finished, colours, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    first = folder / "results" / "cosine-mean.json"
+    write_json(first, {**read(first), "stage1": read(folder / "results" / "dot-mean.json")["stage1"]})
+    with pytest.raises(DataError, match=r"attention-1-shot\.json stands on another stage 1 than cosine-mean"):
+        page.write_page(folder)
+    write_json(first, {**read(first), "stage1": None})  # as an earlier version did
+    page.write_page(folder)
+
+
 def test_another_reproduction_in_the_same_folder_is_refused(finished, colours):
     before = tree(finished)
     with pytest.raises(ConfigError, match="tasks: 30 → 40"):

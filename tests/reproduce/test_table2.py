@@ -102,15 +102,17 @@ def test_both_is_as_predicted_where_base_vectors_stay_in_stage_2(finished, tmp_p
     monkeypatch.setattr(whole_training, "_calibrate", lambda *_: Calibration(bias=-50.0))
     settings = SETTINGS | {"stage2.learn_base": "false", "shifted": "2"}
     reproduced(tmp_path, extractors=("c32f",), settings=settings)
-    told = "c32f: features are means over a picture, in place and shifted by 2 px to each side; W_base stays "
-    assert told in (tmp_path / "table2.md").read_text(encoding="utf-8")
-    assert "features are means" not in (finished / "table2.md").read_text(encoding="utf-8")
+    looks = "means over five views: a picture in place and shifted by 2 px to each side"
+    assert lines_of(tmp_path / "table2.md", "c32f")[2][5:] == [looks, "fixed", "Both"]
+    assert lines_of(finished / "table2.md", "c32f")[2][5:] == ["of one view", "learned", "Both"]
     report = evaluation_report(
         tmp_path / "runs" / "c32f", "glyphs", part="test", queries=3, tasks=20, seed=TASK_SEED
     )
     for result, line in zip(report["results"], lines_of(tmp_path / "table2.md", "c32f")[:2], strict=True):
         assert result["both"] != result["both_calibrated"]
-        assert line[4].startswith(f"{result['both_calibrated']['mean']:.2f} ± ")
+        for place, name in ((4, "both"), (5, "both_calibrated")):
+            assert line[place].startswith(f"{result[name]['mean']:.2f} ± ")
+    assert "calibrated" not in (finished / "table2.md").read_text(encoding="utf-8")
     assert "both_calibrated" not in read(finished / "results" / "c32f.json")["right"]["1"]
 
 
@@ -120,13 +122,14 @@ def test_the_page_says_which_model_was_distilled_and_counts_its_images(finished,
     one, settings = tmp_path / "new", SETTINGS | {"stage1.teacher": json.dumps(str(tmp_path / "first"))}
     reproduced(one, extractors=("c32f",), settings=settings)
     text = (one / "table2.md").read_text(encoding="utf-8")
-    assert "c32f: distilled from first, whose images are counted and whose minutes are not; selected" in text
-    assert lines_of(one / "table2.md", "c32f")[2][1] == f"{2 * 6 * 64}"
+    assert lines_of(one / "table2.md", "c32f")[2][4] == "first"
+    assert "The images of a teacher are counted; its minutes are not." in text
+    assert lines_of(one / "table2.md", "c32f")[3][1] == f"{2 * 6 * 64}"
     shutil.rmtree(tmp_path / "first")
     (one / "results" / "c32f.json").unlink()
     reproduced(one, extractors=("c32f",), settings=settings)  # the run has its copy
     assert (one / "results" / "c32f.json").exists()
-    assert "distilled" not in (finished / "table2.md").read_text(encoding="utf-8")
+    assert "teacher are counted" not in (finished / "table2.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -289,13 +292,14 @@ def test_published_figures_stand_beside_ours_on_the_paper_s_data_alone(finished,
     timeless(finished, tmp_path)
     write_json(tmp_path / "plan.json", {**read(tmp_path / "plan.json"), "data": "mini-imagenet:images"})
     made = page.write_page(tmp_path)
-    one, five, seen = lines_of(made, "c128f")
+    one, five, recipe, seen = lines_of(made, "c128f")
+    assert recipe[1:] == ["64", "–", "–", "–", "of one view", "learned", "Both"]
     assert one[3:5] + one[6:8] + one[9:] == ["55.95", "56.62", "70.72", "70.80", "49.08", "49.44"]
     assert five[3:5] + five[6:8] + five[9:] == ["73.00", "72.82", "70.90", "71.00", "59.35", "59.05"]
     assert seen[1:3] == ["384", "0 %"]
     words = read(tmp_path / "results" / "c128f.json")
     write_json(tmp_path / "results" / "c128f.json", {**words, "images_seen": PAPER_IMAGES // 5})
-    assert lines_of(page.write_page(tmp_path), "c128f")[2][1:3] == ["3,072,000", "20 %"]
+    assert lines_of(page.write_page(tmp_path), "c128f")[3][1:3] == ["3,072,000", "20 %"]
 
 
 @pytest.mark.parametrize(
@@ -339,6 +343,16 @@ def test_minutes_are_for_all_rows_in_proportion_to_their_recipes(tmp_path, monke
     made = plan.make_plan(tmp_path, "table2", "glyphs", minutes=1, **WISHES)
     # Three times 6 steps of a second and 4 of half a second: 24 s, and 0.9 · 60 s are 2.25 times that.
     assert made.decided == {"demo": {"stage1.steps": "14", "stage2.steps": "9"}}
+
+
+def test_minutes_of_all_rows_count_cheap_first_steps_and_teachers(finished, tmp_path, monkeypatch):
+    teacher = json.dumps(str(finished / "runs" / "c64f"))
+    settings = SETTINGS | {"stage1.small.size": "16", "stage1.small.until": "0.5", "stage1.teacher": teacher}
+    monkeypatch.setattr(plan, "measure", lambda *words: Speed(1.0, 0.5, picture=0.0, teacher=0.5))
+    made = plan.make_plan(tmp_path, "table2", "glyphs", minutes=1, **{**WISHES, "settings": settings})
+    size = read_header(finished / "runs" / "c64f").spec.preprocessing.size
+    step = 0.5 * (16 / size) ** 2 + 0.5 + 0.5 * 0.5
+    assert made.decided["demo"]["stage1.steps"] == str(round(6 * 0.9 * 60 / (3 * (6 * step + 4 * 0.5))))
 
 
 def test_resnet_is_left_out_unless_it_is_asked_for():

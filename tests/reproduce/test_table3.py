@@ -13,7 +13,7 @@ from colours import train_quickly, write_colours
 from killing import kill_when
 from pictures import tree
 from recollect.data.lowshot import benchmark_groups, stand_in_groups
-from recollect.errors import ConfigError, DataError, Diverged
+from recollect.errors import ConfigError, DataError, Diverged, Stopped
 from recollect.methods.lowshot import SYSTEMS
 from recollect.reproduce import run as running
 from recollect.reproduce.claims import FAILS, HOLDS
@@ -170,7 +170,7 @@ def test_a_stage_1_that_diverges_does_not_keep_the_others_back(finished, colours
     for key in kinds:
         (folder / "results" / f"{key}-1-shot.json").unlink()
     monkeypatch.setattr(lowshot_run, "_stage_one", diverge)
-    with pytest.raises(Diverged, match=r"but dot, prototypical-1-shot diverged.*stage1\.schedule\.peak"):
+    with pytest.raises(Diverged, match=r"but not prototypical-1-shot, because.*stage1\.schedule\.peak"):
         reproduced(colours, folder)
     assert read(folder / "results" / "mean-1-shot.json")["right"] == before
     assert not (folder / "results" / "prototypical-1-shot.json").exists()
@@ -188,7 +188,7 @@ def test_scores_that_are_not_finite_do_not_keep_other_results_back(finished, col
     for name in lost:
         (folder / "results" / f"{name}.json").unlink()
     monkeypatch.setattr(lowshot_run, "count_right", count)
-    with pytest.raises(Diverged, match="but attention-1-shot, attention-mixed-1-shot diverged"):
+    with pytest.raises(Diverged, match="but not attention-1-shot, attention-mixed-1-shot,"):
         reproduced(colours, folder)
     there = [(folder / "results" / f"{name}.json").exists() for name in lost]
     assert there == [False, True, False, True]
@@ -203,6 +203,37 @@ def test_what_a_stage_1_took_is_written_again_if_it_is_gone(finished, colours, t
     reproduced(colours, folder)
     assert path.read_bytes() == (finished / "results" / "cosine.json").read_bytes()
     assert (folder / "table3.md").read_bytes() == (finished / "table3.md").read_bytes()
+
+
+def test_what_a_stage_1_took_is_there_though_its_rows_were_interrupted(
+    finished, colours, tmp_path, monkeypatch
+):
+    def interrupted(*_):
+        raise Stopped("stopped")
+
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    (folder / "results" / "mean-1-shot.json").unlink()
+    (folder / "results" / "cosine.json").unlink()
+    monkeypatch.setattr(lowshot_run, "_features", interrupted)
+    with pytest.raises(Stopped):
+        reproduced(colours, folder)
+    assert "| stage 1, cosine | 144 |" in (folder / "table3.md").read_text(encoding="utf-8")
+
+
+def test_features_that_are_not_finite_keep_no_other_stage_1_back(finished, colours, tmp_path, monkeypatch):
+    def extract(plan, model, pictures, check):
+        if model.classifier.kind == "cosine":
+            raise Diverged("features are not finite")
+        return features(plan, model, pictures, check)
+
+    folder, features, said = shutil.copytree(finished, tmp_path / "copy"), lowshot_run._features, []
+    for key in ("mean", "prototypical"):
+        (folder / "results" / f"{key}-1-shot.json").unlink()
+    monkeypatch.setattr(lowshot_run, "_features", extract)
+    with pytest.raises(Diverged, match="but not mean-1-shot, because something diverged"):
+        reproduced(colours, folder, said)
+    assert "stage 1 'cosine': features are not finite" in said
+    assert (folder / "results" / "prototypical-1-shot.json").exists()
 
 
 def test_a_stage_1_trained_with_other_settings_of_systems_is_taken_over(finished, colours, tmp_path):

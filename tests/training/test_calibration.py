@@ -168,6 +168,22 @@ def test_a_bias_for_many_shots_rises_otherwise_with_each_number_of_taught_catego
         assert told[3] == told[2], "beyond what was fitted the bias stays"
 
 
+@pytest.mark.parametrize("few", [5, 10])
+def test_shots_that_only_many_taught_categories_leave_queries_for_are_not_fitted(monkeypatch, few):
+    def found(scored, _):
+        number, shots = scored[0]
+        return 100.0 if shots > few else number - 0.3 * np.log(shots)
+
+    monkeypatch.setattr(module, "fit_bias", found)
+    numbers = [shots for shots in (1, 3, 5, 10, 20) if shots <= few]
+    drawn = {number: {shots: (number, shots) for shots in numbers} for number in (5, 10)}
+    drawn[20] = {shots: (20, shots) for shots in (*numbers, 2 * few)}
+    calibration = module.fit_biases_by_shots(drawn)
+    del drawn[20][2 * few]
+    assert calibration == module.fit_biases_by_shots(drawn)
+    assert calibration.most_shots == few
+
+
 @pytest.mark.parametrize(("pictures", "most"), [(40, 20), (15, 10), (9, 5)])
 def test_a_bias_by_shots_is_fitted_for_as_many_as_the_pictures_allow(make_model, pictures, most):
     novel = features_of([pictures] * 6, 1, "novel", spread=1.0)

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +15,7 @@ from recollect.methods.episodic import EpisodesOfPictures
 from recollect.methods.prototypical import PrototypicalNetworks
 from recollect.model.model import Model
 from recollect.modelfile import save_model
-from recollect.training import stage1
-from recollect.training.budget import measure
+from recollect.training import budget, stage1
 from recollect.training.config import EpisodicRecipe
 from recollect.training.loop import run_stage
 from recollect.training.stage1 import BaseClassification
@@ -122,14 +120,22 @@ def test_a_teacher_is_asked_once_pictures_are_large(tiny_split, make_model, monk
     assert asked == [2, 3]
 
 
-def test_the_time_of_a_teacher_is_measured(tiny_split, make_model, tmp_path, monkeypatch):
+def test_the_time_of_a_teacher_is_measured_apart_from_that_of_a_step(
+    tiny_split, make_model, tmp_path, monkeypatch
+):
+    def seconds_each(take):
+        asked.clear()
+        take(0)
+        return 7.0 if asked else 2.0
+
+    asked = []
     save_model(tmp_path / "wise.safetensors", make_model())
-    monkeypatch.setattr(Teacher, "scores", lambda *_: time.sleep(0.3))
+    monkeypatch.setattr(Teacher, "scores", lambda *_: asked.append("teacher"))
+    monkeypatch.setattr(budget, "seconds_each", seconds_each)
     teacher = {"teacher": str(tmp_path / "wise.safetensors")}
-    speed = measure(configured(teacher, generator="mean"), make_model(), tiny_split)
-    assert speed.teacher > 0.3
-    assert speed.stage1_step < 0.3, "without it"
-    assert speed.picture * 14 < 0.3, "without it"
+    speed = budget.measure(configured(teacher, generator="mean"), make_model(), tiny_split)
+    assert (speed.stage1_step, speed.teacher) == (2.0, 7.0)
+    assert speed.picture < 2.0 / 14, "a pass without learning is a part of a step without the teacher"
 
 
 def test_a_pass_of_stage_1_shows_small_categories_as_often_as_large_ones(tiny_split, make_model, seen):

@@ -46,7 +46,8 @@ def suited(what: str, options: dict[str, Any]) -> dict[str, Any]:
     wrong = sorted({*given} & (_OTHERS if what == TABLE_3 else _OWN))
     if wrong:
         raise ConfigError(f"--{wrong[0]} is not an option of {what}: leave it out")
-    given |= {name: given[name].split(",") for name in ("extractors", "methods") if name in given}
+    for name in {"extractors", "methods"} & given.keys():
+        given[name] = [one.strip() for one in given[name].split(",")]
     if "split" in given:
         given["split"] = str(given["split"])
     if "shots" in given:

@@ -58,26 +58,23 @@ class MAML(AdaptingMethod):
         """Return how the settings depart from those of Finn et al."""
         meta = self.settled(config).meta
         different = {
-            f"{meta.inner_steps} and {meta.test_steps} steps of adaptation in training and on a new task "
-            "(published: 5 and 10)": (meta.inner_steps, meta.test_steps) != self.usual_steps(1),
-            f"a rate of adaptation of {meta.inner_rate:g} (0.01)": meta.inner_rate != _RATE,
-            "learned for every weight tensor": meta.learn_rates,
-            f"the first order for {100 * meta.first_order:.0f} % of the steps (for none)": (
+            f"{meta.inner_steps} inner steps in training and {meta.test_steps} on new tasks (5 and 10)": (
+                (meta.inner_steps, meta.test_steps) != self.usual_steps(1)
+            ),
+            f"inner learning rate {meta.inner_rate:g} (0.01)": meta.inner_rate != _RATE,
+            "inner learning rate learned for every weight tensor (fixed)": meta.learn_rates,
+            f"first order for the first {100 * meta.first_order:.0f} % of training (never)": (
                 self.second_order and meta.first_order > 0
             ),
-            "a head that starts at zero (at random)": meta.zero_head,
-            f"a rate of Adam that falls from {meta.rate or self.rate:g} to nothing (0.001)": (
+            "zero-initialised head (random)": meta.zero_head,
+            f"Adam's learning rate annealed from {meta.rate or self.rate:g} to 0 (constant 0.001)": (
                 meta.schedule != "constant"
             ),
-            f"{config.episodic.queries} queries of each category in training (15)": (
-                config.episodic.queries != 15
-            ),
-            "pictures that are moved or mirrored at random in training (as they are)": (
-                config.stage1.pad != 0 or config.stage1.flip
-            ),
+            f"{config.episodic.queries} queries of each category (15)": config.episodic.queries != 15,
+            "random shifts and flips (none)": config.stage1.pad != 0 or config.stage1.flip,
         }
         found = [text for text, differs in different.items() if differs]
-        return f"{self.title}: {', '.join(found)}." if found else ""
+        return f"{self.title} (published values in brackets): {'; '.join(found)}." if found else ""
 
     def learner(self, spec: LearnerSpec, width: int) -> nn.Module:
         """Return the start of the head, and the rates."""

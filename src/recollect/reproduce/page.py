@@ -15,6 +15,10 @@ from recollect.reproduce.rows import PAPER_IMAGES, SHOTS, TABLE_1, TABLES, TASK_
 from recollect.system.disk import write_text
 
 TSNE, PICTURE = "tsne.json", "tsne.png"
+_OF_RECIPES = (
+    "Muon: the factor of its rate, for convolutions. Smaller first: the share of stage 1 that sees smaller "
+    "pictures. Models were selected on tasks of validation categories."
+)
 _COMPACT = "Cosine features of unseen categories are more compact."
 
 
@@ -29,6 +33,7 @@ def write_page(folder: Path) -> Path:
         *_unfinished(plan, results),
         _figures(plan, results) if plan.table == TABLE_1.name else _figures_beside(plan, results),
         *(_claims(folder, results) if plan.table == TABLE_1.name else []),
+        *(_recipes(plan, results) if plan.table != TABLE_1.name else []),
         *_circumstances(plan, results),
     ]
     path = folder / f"{plan.table}.md"
@@ -60,47 +65,58 @@ def _small(plan: Plan) -> str:
 
 def _notes(plan: Plan, results: Results) -> str:
     """Return what a reader must know of the table and of its rows, each once."""
-    if plan.table == TABLE_1.name:
-        looks = dict.fromkeys(map(_looks, results.files.values()))
-        own = [f"{words.capitalize()}." for words in looks if words]
-    else:
-        own = [_recipe_of(plan, results, row) for row in plan.rows.rows]
+    looks = map(_looks, results.files.values()) if plan.table == TABLE_1.name else []
+    own = [f"Features are means over {words}." for words in looks if words]
     notes = dict.fromkeys([plan.rows.notes, *(row.note for row in plan.rows.rows), *own, *_departures(plan)])
     return "".join(f" {note}" for note in notes if note)
 
 
-def _recipe_of(plan: Plan, results: Results, row: Row) -> str:
-    """Return how a model of the paper's method came about, once it is there."""
-    files = [] if row.method else results.of_row(row.key)
-    if not files:
-        return ""
+def _recipes(plan: Plan, results: Results) -> list[Block]:
+    """Return what each row of the paper's method was made with: extractors have recipes of their own."""
+    head = ["", "Batch", "Muon", "Smaller first", "Teacher", "Features", "W_base in stage 2", "Selected by"]
     figures = {"both": "Both", "novel": "Novel", "ausuc": "AUSUC"}
-    training = next(one for one in plan.rows.trainings(1) if one.row == row)
-    config = config_of(plan, training, plan.data)
-    teacher = config.stage1.teacher
-    taught = (
-        f"distilled from {Path(teacher).name}, whose images are counted and whose minutes are not; "
-        if teacher
-        else ""
-    )
-    fixed = any(CALIBRATED in words for words in files[0]["right"].values())
-    balanced = (
-        "W_base stays as stage 1 learned it; Both is with the bias that `predict` adds to novel scores, "
-        "which depends on the number of shots and was fitted on validation categories; "
-    )
-    selected = f"selected by {figures[config.select]} on tasks of validation categories."
-    looks = _looks(files[0])
-    return f"{row.title}: {taught}{looks}{'; ' * bool(looks)}{balanced if fixed else ''}{selected}"
+    rows = []
+    for training in plan.rows.trainings(1):
+        files = [] if training.row.method else results.of_row(training.row.key)
+        if files:
+            config = config_of(plan, training, plan.data)
+            recipe, small = config.stage1, config.stage1.small
+            rows.append(
+                [
+                    training.row.title,
+                    str(recipe.batch),
+                    f"{recipe.muon:g}" if recipe.muon else "–",
+                    f"{100 * small.until:.0f} % at {small.size}×{small.size}" if small else "–",
+                    Path(recipe.teacher).name if recipe.teacher else "–",
+                    f"means over {_looks(files[0])}" if _looks(files[0]) else "of one view",
+                    "fixed" if _calibrated(files[0]) else "learned",
+                    figures[config.select],
+                ]
+            )
+    if not rows:
+        return []
+    notes = [_OF_RECIPES]
+    if len({tuple(row[1:]) for row in rows}) > 1:
+        notes.append("The recipes differ, so the rows do not compare extractors alone.")
+    if any(row[4] != "–" for row in rows):
+        notes.append("The images of a teacher are counted; its minutes are not.")
+    return [heading(2, "Recipes"), grid(head, rows), paragraph(" ".join(notes))]
+
+
+def _calibrated(file: dict[str, Any]) -> bool:
+    """Return whether Both was measured with the bias, too: where W_base stays in stage 2."""
+    return any(CALIBRATED in words for words in file["right"].values())
 
 
 def _looks(file: dict[str, Any]) -> str:
     """Return over what the feature of a picture is a mean, where it is one."""
     mirrored, shifted = file.get("mirrored", False), file.get("shifted", 0)
-    if not (mirrored or shifted):
-        return ""
-    image = " and its mirror image" if mirrored else ""
-    places = f", in place and shifted by {shifted} px to each side" if shifted else ""
-    return f"features are means over a picture{image}{places}"
+    views = {
+        (True, True): f"ten views: a picture in place and shifted by {shifted} px to each side, mirrored too",
+        (False, True): f"five views: a picture in place and shifted by {shifted} px to each side",
+        (True, False): "two views: a picture and its mirror image",
+    }
+    return views.get((mirrored, bool(shifted)), "")
 
 
 def _departures(plan: Plan) -> list[str]:
@@ -119,7 +135,9 @@ def _beside(plan: Plan) -> str:
         return ""
     if plan.table == TABLE_1.name:
         return " In brackets: the paper's numbers, of C128F and its own recipe."
-    return " Beside our figures: those of the paper, and of its authors' later run of their published code."
+    return (
+        " Beside our figures: those of the paper, and those that its authors published later with their code."
+    )
 
 
 def _unfinished(plan: Plan, results: Results) -> list[Block]:
@@ -146,18 +164,20 @@ def _figures_beside(plan: Plan, results: Results) -> Block:
     """Return a line for each number of shots, with columns for published figures beside ours."""
     sources = ["paper", "re-run"] if _has_numbers(plan) else []
     head = ["", "Shots", *(word for figure in FIGURES for word in (figure.capitalize(), *sources))]
-    if _on_cifar_fs(plan):
-        head.append("published Novel")
+    calibrated = any(map(_calibrated, results.files.values()))
+    head += ["Both, calibrated"] * calibrated + ["published Novel"] * _on_cifar_fs(plan)
     lines = []
     for row in plan.rows.rows:
+        joint = find_method(row.method or PAPER).joint
         for shots in SHOTS:
             line = [row.title, str(shots)]
             for place, figure in enumerate(FIGURES):
                 known = [some.get(shots, ("–",) * 3)[place] for some in (row.paper, row.rerun)]
-                unable = figure != "novel" and not find_method(row.method or PAPER).joint
-                own = "no base scores" if unable else _as_predicted(results, row, shots, figure)
+                able = joint or figure == "novel"
+                own = _measured(results, row, shots, figure) if able else "no base scores"
                 line += [own, *(known if sources else [])]
-            line += [_elsewhere(row, shots)] if _on_cifar_fs(plan) else []
+            line += [_measured(results, row, shots, CALIBRATED)] * calibrated
+            line += [_elsewhere(row, shots)] * _on_cifar_fs(plan)
             lines.append(line)
     return grid(head, lines)
 
@@ -167,13 +187,6 @@ def _elsewhere(row: Row, shots: int) -> str:
     if shots in row.cifar_fs:
         return row.cifar_fs[shots]
     return f"{row.paper[shots][0]} on mini-ImageNet" if shots in row.paper else "–"
-
-
-def _as_predicted(results: Results, row: Row, shots: int, figure: str) -> str:
-    """Return a figure; Both with the bias that `predict` adds, where W_base stayed in stage 2."""
-    if figure == "both" and results.measured(Place(row.key, shots, CALIBRATED)) is not None:
-        figure = CALIBRATED
-    return _measured(results, row, shots, figure)
 
 
 def _measured(results: Results, row: Row, shots: int, figure: str) -> str:
@@ -194,7 +207,7 @@ def _what_varies(seeds: int) -> str:
     if seeds == 1:
         return (
             "Intervals are over tasks alone: another training, or other pictures of the base categories, may "
-            "differ by more."
+            "change a figure by more."
         )
     return "Intervals are over tasks and trainings, but not over other pictures of the base categories."
 
@@ -227,7 +240,9 @@ def _claims(folder: Path, results: Results) -> list[Block]:
         paragraph(
             "A comparison holds if the 95 % interval of the paired difference, task by task, lies where the "
             "claim says, does not hold if it lies on the other side, and is undecided between. A claim holds "
-            "if all its comparisons do; a single one that does not refutes it."
+            "if all its comparisons hold, and does not if any of them does not; else it is undecided, or not "
+            "measured while rows are missing. Verdicts account for the choice of tasks"
+            f"{', not for the training.' if results.seeds == 1 else ' and for the training.'}"
         ),
         overview,
         *pictures,

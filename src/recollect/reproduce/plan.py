@@ -15,7 +15,7 @@ from pydantic import Field
 from recollect.data.catalogue import kind_of, load_data
 from recollect.data.splits import Part, Split
 from recollect.data.tasks import TaskShape, task_sampler
-from recollect.errors import ConfigError, DataError
+from recollect.errors import ConfigError, DataError, counted
 from recollect.methods import find_method
 from recollect.model.spec import Value
 from recollect.modelfile import PAPER, fingerprint, load_model
@@ -158,7 +158,7 @@ def make_plan(
         **asked,
         decided={},
         pictures=split.base_train.key,
-        machine=f"{processor()}, {threads} thread{'s' * (threads > 1)}, {machine.find_device(config.device)}",
+        machine=f"{processor()}, {counted(threads, 'thread')}, {machine.find_device(config.device)}",
         versions=f"recollect {version('recollect')}, torch {torch.__version__}",
     )
     plan = _with_steps(plan, data, split)
@@ -413,4 +413,5 @@ def processor() -> str:
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     except OSError:
         names = []
-    return f"{os.cpu_count()} × {names[0] if names else platform.processor() or platform.machine()}"
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{counted(os.cpu_count() or 1, 'core')} of {name}"

@@ -124,6 +124,7 @@ class Result(_Words):
     report: _Report
     mirrored: bool = False  # features are means over pictures and their mirror images
     shifted: int = 0  # and over five places, so many pixels apart
+    stage1: str | None = None  # tells one stage 1 from another; earlier versions did not write it
     right: dict[str, dict[str, str]]  # by number of shots and by figure, packed
 
     @model_validator(mode="after")
@@ -168,8 +169,20 @@ class Results:
             raise DataError(
                 f"the results in {folder} are of different numbers of tasks: choose another --out"
             )
+        for training in self.trainings:
+            self._require_stage_one(folder, training)
         left = [one.seed for one in table.trainings(seeds) if one.name not in self.files]
         self.seeds = max(1, min([seeds, *left]))  # those that are finished, of which figures are means
+
+    def _require_stage_one(self, folder: Path, training: Training) -> None:
+        """Refuse a result on another stage 1 than that of the row beside which it stands."""
+        own, first = self.files[training.name], self.files.get(training.stage1 or "", {})
+        known = own.get("stage1"), first.get("stage1")
+        if None not in known and len({*known}) > 1:
+            raise DataError(
+                f"{result_file(folder, training.name)} stands on another stage 1 than {training.stage1}: "
+                f"delete it and runs/{training.name}, and it is trained again"
+            )
 
     def of_row(self, key: str) -> list[dict[str, Any]]:
         """Return the files of a row's trainings that are finished."""

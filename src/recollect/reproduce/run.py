@@ -9,7 +9,7 @@ from recollect.errors import Diverged
 from recollect.evaluation.evaluate import evaluation_report
 from recollect.evaluation.metrics import Answers
 from recollect.methods import find_method
-from recollect.modelfile import read_header
+from recollect.modelfile import fingerprint, load_model, read_header
 from recollect.reproduce.figure import MODELS, compare_features
 from recollect.reproduce.lowshot.rows import NAME as TABLE_3
 from recollect.reproduce.lowshot.run import reproduce_lowshot
@@ -123,12 +123,19 @@ def _result(training: Training, plan: Plan, data: str, folder: Path) -> dict[str
         "evaluation_seconds": round(time.perf_counter() - began, 1),
         "mirrored": header.spec.mirrored,
         "shifted": header.spec.shifted,
+        "stage1": _stage_one_of(out),
         "report": {**report, "model": f"runs/{training.name}", "data": plan.data},
         "right": {
             str(shots): right_answers(given, joint=method.joint, bias=biases[shots])
             for shots, given in keep.items()
         },
     }
+
+
+def _stage_one_of(out: Path) -> str | None:
+    """Return what tells the stage 1 of a run from every other, if it has one."""
+    path = RunFolder(out).stage_one_model
+    return fingerprint(load_model(path)) if path.exists() else None
 
 
 def _left(work: list[Training], training: Training, folder: Path) -> str:

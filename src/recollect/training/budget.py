@@ -86,12 +86,13 @@ def fit_to_minutes(config: Config, model: Model, split: Split, speed_of: Measure
         seconds -= stage2_steps * speed.stage2_step
         seconds -= speed.picture * config.stage2.views * len(split.base_train)
     seconds -= speed.picture * judged * (config.stage1.evaluations + config.places)
-    stage1_steps = int(seconds / speed.stage1_mean(config.stage1, split.base_train.size))
+    stage1_step = speed.stage1_mean(config.stage1, split.base_train.size)
+    stage1_steps = int(seconds / stage1_step)
     if stage1_steps < config.stage1.evaluations or (config.learns_generator and stage2_steps < 1):
         raise ConfigError(
             f"--minutes {config.minutes:g} is too short here: a step of stage 1 takes "
-            f"{speed.stage1_step:.2f} s and the pictures have to be passed over several times; "
-            "allow more, or use a smaller extractor"
+            f"{stage1_step:.2f} s and the pictures have to be passed over several times; allow more, or use "
+            f"a smaller extractor{' or no stage1.teacher' if speed.teacher else ''}"
         )
     return config.model_copy(
         update={

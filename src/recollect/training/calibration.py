@@ -226,7 +226,9 @@ def fit_biases_by_shots(drawn: Mapping[int, Mapping[int, Scored]]) -> Calibratio
     most = min(max(drawn[number]) for number in numbers)
     rows, found = [], []
     for number in numbers:
-        for shots, scored in drawn[number].items():
+        # The same numbers of shots for all: fewer taught categories may leave too few queries for as many.
+        few = {shots: one for shots, one in drawn[number].items() if shots <= max(most, MOST_SHOTS)}
+        for shots, scored in few.items():
             both = log(number) * log(shots) if most > MOST_SHOTS else 0.0
             rows.append([1.0, log(number), log(shots), both])
             found.append(fit_bias([scored], lambda novel, base: (novel + base) / 2))

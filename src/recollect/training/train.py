@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recollect.data.catalogue import load_data
 from recollect.data.splits import Split, inline_split
-from recollect.errors import ConfigError, Stopped, one_line
+from recollect.errors import ConfigError, Stopped, counted, one_line
 from recollect.evaluation.evaluate import model_scores
 from recollect.features import extract
 from recollect.model.model import Learner, Model
@@ -197,8 +197,8 @@ def _train(
         folder.require_pictures(config.data)  # before they are decoded
         if (begun.threads, begun.device) != (config.threads, config.device):
             say(
-                f"begun with {begun.threads} threads on {begun.device}: the weights may differ in their last "
-                "digits from those of an uninterrupted run"
+                f"begun with {counted(begun.threads or 1, 'thread')} on {begun.device}: the weights may "
+                "differ in their last digits from those of an uninterrupted run"
             )
     else:
         folder.require_new()

@@ -168,17 +168,18 @@ def _claims(plan: LowShotPlan, results: LowShotResults) -> list[Block]:
         *(_counted(chain(*_verdicts(plan, results, k).values())) for k in TOP),
     ]
     varies = (
-        "There is one training of each row: intervals are of the draws alone, and say nothing of how far "
-        "another training would differ."
+        "There is one training of each row. Intervals are over the draws alone: another training, or other "
+        "query pictures, may change a figure by more."
         if plan.seeds == 1
-        else f"Intervals are of the draws and of the {plan.seeds} trainings of each row."
+        else f"Intervals are over the draws and the {plan.seeds} trainings of each row, but not over other "
+        "query pictures."
     )
     return [
         heading(2, "What holds of the paper's order"),
         paragraph(
             "The paper's claims are of top-5 accuracy. A comparison holds if the 95 % interval of the paired "
             "difference lies above 0, does not hold if it lies below, and is undecided between. A claim "
-            "holds if all its comparisons do; a single one that does not refutes it. In brackets: how many "
+            "holds if all its comparisons do, and does not if a single one does not. In brackets: how many "
             f"comparisons hold / do not hold / are undecided. {varies}"
         ),
         grid(["Claim", *(f"top-{k}" for k in TOP)], [*rows, total]),

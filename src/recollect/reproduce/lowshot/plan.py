@@ -12,7 +12,7 @@ from pydantic import Field
 from recollect.data.catalogue import kind_of, load_data
 from recollect.data.lowshot import Groups, find_groups, half_of, read_groups
 from recollect.data.splits import Split
-from recollect.errors import ConfigError, DataError
+from recollect.errors import ConfigError, DataError, counted
 from recollect.evaluation.lowshot import DRAWS, SHOTS
 from recollect.methods.lowshot import SYSTEMS
 from recollect.model.spec import Value
@@ -129,7 +129,7 @@ def make_plan(
         steps=config.stage1.resolved(len(pictures.base_train)).steps or 1,
         recipe=config.lowshot,
         pictures=pictures.base_train.key,
-        machine=f"{processor()}, {machine.prepare(config.threads)} threads, {device}",
+        machine=f"{processor()}, {counted(machine.prepare(config.threads), 'thread')}, {device}",
         versions=f"recollect {version('recollect')}, torch {torch.__version__}",
     )
     for kind, seed in plan.trainings:

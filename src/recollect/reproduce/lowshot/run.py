@@ -50,22 +50,26 @@ def reproduce_lowshot(data: str, folder: Path, say: Say, **wishes: Any) -> Path:
         write_json(plan_file(folder), plan.model_dump())
         write_text(folder / SPLIT, plan.groups.reserved + "\n")
         write_json(folder / GROUPS, plan.groups.model_dump())
-        failed: list[str] = []
+        failed: list[str] = []  # results that are missing because something diverged
         try:
             for number, (kind, seed) in enumerate(plan.trainings, 1):
-                left = list(_left(plan, folder, kind, seed))
+                first, left = name_of(kind, None, seed), list(_left(plan, folder, kind, seed))
                 if left:
-                    say(
-                        f"[{number}/{len(plan.trainings)}] stage 1 '{name_of(kind, None, seed)}' and its rows"
-                    )
-                    failed += _do(plan, data, folder, say, kind, seed, left)
-                _keep_facts(folder, name_of(kind, None, seed))
+                    say(f"[{number}/{len(plan.trainings)}] stage 1 '{first}' and its rows")
+                    try:
+                        failed += _do(plan, data, folder, say, kind, seed, left)
+                    except Diverged as reason:
+                        say(f"stage 1 '{first}': {reason}")
+                        failed += [name_of(system.key, shots, seed) for system, shots in left]
+                elif not result_file(folder, first).exists():
+                    _keep_facts(folder, first)
         finally:  # a page with what there is, too
             made = write_page(folder)
         if failed:
             raise Diverged(
-                f"everything else is on the page, but {', '.join(failed)} diverged: lower its rate in "
-                "another --out, such as --set lowshot.schedule.peak=0.003 (stage 1: stage1.schedule.peak)"
+                f"everything else is on the page, but not {', '.join(failed)}, because something diverged: "
+                "lower its rate in another --out, with --set stage1.schedule.peak=… for a stage 1, "
+                "lowshot.logistic_rate=… for logistic regression, and lowshot.schedule.peak=… for the others"
             )
         return made
 
@@ -82,13 +86,12 @@ def _left(plan: LowShotPlan, folder: Path, kind: str, seed: int) -> Iterator[Uni
 def _do(
     plan: LowShotPlan, data: str, folder: Path, say: Say, kind: str, seed: int, left: Sequence[Unit]
 ) -> list[str]:
-    """Train a stage 1, save its features, and let its systems learn and answer; return what diverged."""
-    try:
-        model, pictures = _stage_one(plan, data, folder, kind, seed)
-    except Diverged as reason:
-        say(str(reason))
-        rows = [name_of(system.key, shots, seed) for system, shots in left]
-        return [name_of(kind, None, seed), *rows]
+    """Train a stage 1, save its features, and let its systems learn and answer.
+
+    Returns the names of the results that are missing, because a system diverged.
+    """
+    model, pictures = _stage_one(plan, data, folder, kind, seed)
+    _keep_facts(folder, name_of(kind, None, seed))
     with stop_on_signals() as stop:
         check = _check(stop)
         base, halves = _features(plan, model, pictures, check)
@@ -97,7 +100,7 @@ def _do(
             for (part, half), draws in zip(halves.items(), (PRIOR_DRAWS, plan.draws), strict=True)
         }
         failed: list[str] = []
-        for system, together in _lessons(left):
+        for system, together in _learned_together(left):
             say(f"{system.title}, {', '.join(f'{shots}-shot' for shots in together)}")
             began = time.perf_counter()
             try:
@@ -134,9 +137,9 @@ def _do(
 
 
 def _keep_facts(folder: Path, name: str) -> None:
-    """Write what a stage 1 took, for the page, unless that is there or the stage 1 is not."""
+    """Write what a stage 1 took, for the page, if it is there and finished."""
     run = folder / "runs" / name
-    if result_file(folder, name).exists() or not RunFolder(run).model.exists():
+    if not RunFolder(run).model.exists():
         return
     facts = read_header(run).provenance
     if facts.get("finished"):
@@ -144,7 +147,7 @@ def _keep_facts(folder: Path, name: str) -> None:
         write_json(result_file(folder, name), words)
 
 
-def _lessons(left: Iterable[Unit]) -> Iterator[tuple[System, tuple[int, ...]]]:
+def _learned_together(left: Iterable[Unit]) -> Iterator[tuple[System, tuple[int, ...]]]:
     """Yield what is learned at once: a system for each number of shots, or a mixed one for all of them."""
     for key, units in groupby(left, lambda unit: unit[0].key):
         counts = tuple(shots for _, shots in units)
