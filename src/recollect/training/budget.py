@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from recollect.data.arrays import Rows
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
 from recollect.model.model import Model
@@ -16,7 +17,6 @@ from recollect.training.stage1 import BaseClassification
 from recollect.training.stage2 import EpisodicTraining
 from recollect.training.teacher import load_teacher
 
-_FORWARD_SHARE = 0.35  # of a training step is the forward pass: measured 0.23 to 0.36 for the extractors
 _STAGE_TWO_SHARE = 0.25  # of the time is the most that stage 2's steps may take
 _MARGIN = 0.95
 
@@ -41,10 +41,7 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
     stage = BaseClassification(copy.deepcopy(model), split, one)
     with closing(stage):
         stage1_step = seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
-    # What is decoded on the fly may take all the time of a step to decode, and does so for a forward pass.
-    picture = stage1_step * (1 if split.base_train.on_the_fly else _FORWARD_SHARE) / config.stage1.batch
-    picture *= 2 if config.mirrored else 1
-    speed = Speed(stage1_step, 0.0, picture)
+    speed = Speed(stage1_step, 0.0, _seconds_to_look(model, split, stage.batches[0]))
     if config.stage1.teacher is not None:
         teacher, rows = load_teacher(config.stage1.teacher, config), stage.batches[0]
         pixels = torch.from_numpy(split.base_train.take(rows))
@@ -57,6 +54,19 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
     episodic = EpisodicTraining(trial, split, config, views.half())
     stage2_step = seconds_each(lambda step: episodic.loss(step)[0].backward())  # type: ignore[no-untyped-call]
     return speed._replace(stage2_step=stage2_step)
+
+
+def _seconds_to_look(model: Model, split: Split, rows: Rows) -> float:
+    """Return how long a picture takes through the extractor, decoded on the fly or not, in one place."""
+    seen = copy.deepcopy(model).eval()
+    extractor = seen.extractor.for_extraction()
+
+    def look(_step: int) -> None:
+        with torch.inference_mode():
+            seen.embed(torch.from_numpy(split.base_train.take(rows)).to(seen.mean.device), extractor)
+
+    with seen.unshifted():
+        return seconds_each(look, warm_up=1, timed=3) / len(rows)
 
 
 Measure = Callable[[Config, Model, Split], Speed]
