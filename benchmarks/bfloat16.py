@@ -2,9 +2,9 @@
 
     python -m benchmarks.bfloat16 cifar-fs:images.zip --runs runs --out docs/results
 
-The speed of training steps on random pictures, and what a short training of resnet comes to: plain means on
-validation categories, with every seed in both precisions. It needs a processor with bfloat16 instructions;
-nothing else should be running.
+The speed of training steps on random pictures, on one thread, and what a short training of resnet comes to:
+plain means on validation categories, with every seed in both precisions. It needs a processor with bfloat16
+instructions; nothing else should be running while speeds are measured.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def training(options, precision, seed):
     """Return the figures of a training of resnet at 1 and 5 shots."""
     MishraResNet.learns_in_bfloat16 = PRECISIONS[precision]
     recipe = {"steps": options.steps, "pad": 4, "evaluations": 1}
-    asked = {"data": options.data, "extractor": "resnet", "seed": seed, "stage1": recipe}
+    asked = {"data": options.data, "extractor": "resnet", "seed": seed, "threads": 1, "stage1": recipe}
     split = load_data(options.data)
     config = resolve(make_config({}, asked), split)
     folder = RunFolder(options.runs / f"{precision}-{options.steps}-{seed}")
@@ -75,12 +75,12 @@ def training(options, precision, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    threads = machine.prepare()
+    machine.prepare(1)
     speeds = [
         speed(name, size)
         for name, sizes in (("resnet", (84, 48, 32)), ("resnet10", (224,)))
@@ -92,7 +92,7 @@ def main():
         for precision in PRECISIONS
         for row in training(options, precision, seed)
     ]
-    report = {"threads": threads, "batch": BATCH, "speeds": speeds, "steps": options.steps, "tasks": TASKS}
+    report = {"batch": BATCH, "speeds": speeds, "steps": options.steps, "tasks": TASKS}
     write_text(options.out / "bfloat16.json", json.dumps({**report, "trainings": trainings}, indent=1) + "\n")
 
 
