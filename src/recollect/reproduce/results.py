@@ -211,6 +211,11 @@ class Results:
         """Return the mean of a figure, with its interval."""
         return self.combined({place: 1})
 
+    def spread(self, place: Place) -> float | None:
+        """Return the standard deviation of a figure over seeds, of which there must be several."""
+        shares = self.shares(place)
+        return None if shares is None else float(shares.mean(axis=1).std(ddof=1))
+
     def combined(self, weights: Mapping[Place, int]) -> Measured | None:
         """Return a weighted sum of figures, paired by seed and task: with 1 and −1 their difference."""
         parts = [(weight, self.shares(place)) for place, weight in weights.items()]
