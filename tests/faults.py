@@ -51,6 +51,42 @@ MUTANTS = [
         "                found = model.embed(torch.from_numpy(pixels).to(device), extractor).float().cpu()",
         BFLOAT16,
     ),
+    # what results stand on
+    Mutant(
+        "results on different stage 1s stand side by side",
+        "reproduce/results.py",
+        "if None not in known and len({*known}) > 1:",
+        "if False:",
+        "reproduce/test_reproduce.py -k another_stage_1",
+    ),
+    Mutant(
+        "a bias is fitted on shots that fewer taught categories lack",
+        "training/calibration.py",
+        "if shots <= max(most, MOST_SHOTS)",
+        "if shots > 0",
+        f"{CALIBRATION} -k leave_queries",
+    ),
+    Mutant(
+        "--minutes charges neither small steps less nor the teacher",
+        "training/budget.py",
+        "stage1_step = speed.stage1_mean(config.stage1, split.base_train.size)",
+        "stage1_step = speed.stage1_step",
+        "training/test_small_first.py",
+    ),
+    Mutant(
+        "reproduce --minutes charges neither small steps less nor the teacher",
+        "reproduce/plan.py",
+        "mean = speed.stage1_mean(stage1, split.base_train.size) if ours else speed.stage1_step",
+        "mean = speed.stage1_step",
+        "reproduce/test_table2.py -k minutes",
+    ),
+    Mutant(
+        "what a stage 1 took is lost when its rows are interrupted",
+        "reproduce/lowshot/run.py",
+        "    _keep_facts(folder, name_of(kind, None, seed))\n    with stop",
+        "    with stop",
+        "reproduce/test_table3.py -k interrupted",
+    ),
     # distillation
     Mutant(
         "the teacher is asked about other pictures",

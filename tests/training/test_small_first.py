@@ -81,14 +81,14 @@ def test_minutes_are_not_spent_on_a_teacher_while_pictures_are_small():
 
 def test_minutes_are_for_small_and_large_steps_and_the_teacher_of_the_large_ones(make_split):
     def speed(*_):
-        return Speed(stage1_step=1.0, stage2_step=0.0, picture=0.0, teacher=0.5)
+        return Speed(stage1_step=1.0, stage2_step=0.0, picture=0.0, teacher=1.0)
 
     split, config = (
         make_split(size=32),
         configured().model_copy(update={"minutes": 10.0, "generator": "mean"}),
     )
     found = fit_to_minutes(config, new_model(config, split), split, speed)
-    assert found.stage1.steps == int(0.95 * 600 / (0.4 / 4 + 0.6 + 0.6 * 0.5))
+    assert found.stage1.steps == int(0.95 * 600 / (0.4 / 4 + 0.6 + 0.6 * 1.0))
     short = config.model_copy(update={"minutes": 0.01})
-    with pytest.raises(ConfigError, match=r"takes 1\.00 s .* use a smaller extractor or no stage1\.teacher"):
+    with pytest.raises(ConfigError, match=r"takes 1\.30 s .* use a smaller extractor or no stage1\.teacher"):
         fit_to_minutes(short, new_model(config, split), split, speed)
