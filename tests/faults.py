@@ -55,8 +55,8 @@ MUTANTS = [
     Mutant(
         "results on different stage 1s stand side by side",
         "reproduce/results.py",
-        "if None not in known and len({*known}) > 1:",
-        "if False:",
+        "strange += [training] if len(known) > 1 else []",
+        "strange += []",
         "reproduce/test_reproduce.py -k another_stage_1",
     ),
     Mutant(

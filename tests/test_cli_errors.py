@@ -259,7 +259,7 @@ def test_a_resume_with_the_same_words_is_not_refused(run, trained, copied, zoo):
 def test_a_resume_with_other_threads_is_said_and_allowed(run, trained, unfinished, zoo):
     code, _, err = run("train", zoo, "--out", unfinished, "--resume", "--threads", "2")
     assert (code, err.count("\n")) == (0, 1)
-    assert err.startswith("begun with 1 threads on cpu: the weights may differ in their last digits")
+    assert err.startswith("begun with 1 thread on cpu: the weights may differ in their last digits")
     assert (
         load_file(unfinished / "model.safetensors").keys() == load_file(trained / "model.safetensors").keys()
     )

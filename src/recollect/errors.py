@@ -74,7 +74,7 @@ class ConfigError(RecollectError):
 
 
 class Diverged(RecollectError):  # noqa: N818
-    """The loss of a training became infinite or NaN."""
+    """A loss, a weight, a score or a feature became infinite or NaN."""
 
 
 class Stopped(RecollectError):  # noqa: N818

@@ -74,7 +74,7 @@ def test_the_page_says_which_methods_cannot_score_base_categories_and_how_maml_a
             assert line[3:] == ["no base scores", "no base scores"]
     assert "by the statistics of all of them together" in text
     assert (
-        "MAML (published values in brackets): 1 inner steps in training and 1 on new tasks (5 and 10)" in text
+        "MAML (published values in brackets): 1 inner step in training and 1 on new tasks (5 and 10)" in text
     )
     assert "--methods maml,temporal" in text
     assert "--extractors" not in text

@@ -334,7 +334,9 @@ def test_a_result_on_another_stage_1_is_refused(finished, colours, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "copy")
     first = folder / "results" / "cosine-mean.json"
     write_json(first, {**read(first), "stage1": read(folder / "results" / "dot-mean.json")["stage1"]})
-    with pytest.raises(DataError, match=r"attention-1-shot\.json stands on another stage 1 than cosine-mean"):
+    with pytest.raises(
+        DataError, match=r"cosine-attention-5-shot, nearest-mean stand on another stage 1 than cosine-mean"
+    ):
         page.write_page(folder)
     write_json(first, {**read(first), "stage1": None})  # as an earlier version did
     page.write_page(folder)
@@ -404,6 +406,29 @@ def test_trainings_with_other_seeds_widen_an_interval(finished, tmp_path):
     assert found.ci95 == pytest.approx((1.96**2 * of_tasks + 12.7062**2 * of_seeds) ** 0.5)
     assert Results(tmp_path, alone, 3).measured(place) == found, "the third is not there yet"
     assert Results(tmp_path, TABLE, 2).measured(place).mean == pytest.approx(one.mean()), "other rows lack it"
+
+
+def test_how_far_trainings_differ_is_told_for_each_row_and_for_all(finished, tmp_path):
+    timeless(finished, tmp_path)
+    for path in (tmp_path / "results").glob("*.json"):
+        words = read(path)
+        for shots in words["right"]:
+            by = 2 if words["row"] == "cosine-mean" else 1
+            words["right"][shots]["novel"] = packed(unpacked(words["right"][shots]["novel"]) + by)
+        write_json(path.with_name(f"{path.stem}-seed-1.json"), words)
+    plan = {**read(tmp_path / "plan.json"), "seeds": 2}
+    write_json(tmp_path / "plan.json", plan)
+    text = page.write_page(tmp_path).read_text(encoding="utf-8")
+    text = text.partition("## How far trainings differ")[2].partition("\n## ")[0]
+    told = {line.split("|")[1].strip(): line.split("|")[2:4] for line in text.splitlines() if line[:1] == "|"}
+    asked = read(tmp_path / "results" / "cosine-mean.json")["report"]
+    point = 100 / (asked["ways"] * asked["queries"]) / 2**0.5  # one more right answer in every task
+    rows = [row for row in told if row not in {"", "---", "all rows"}]
+    assert float(told["cosine, mean"][0]) == pytest.approx(2 * point, abs=0.006)
+    assert float(told["dot product, mean"][0]) == pytest.approx(point, abs=0.006)
+    assert float(told["dot product, mean"][1]) == 0, "Base is the same"
+    mean = ((4 + len(rows) - 1) / len(rows)) ** 0.5 * point
+    assert float(told["all rows"][0]) == pytest.approx(mean, abs=0.006)
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])

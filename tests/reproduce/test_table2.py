@@ -245,8 +245,8 @@ def test_trainings_with_other_seeds_may_be_added_later(finished, tmp_path):
     files = [read(one / "results" / f"c32f{seed}.json")["report"]["results"][0] for seed in ("", "-seed-1")]
     apart = [abs(files[0][name]["mean"] - files[1][name]["mean"]) / 2**0.5 for name in ("novel", "base")]
     told = lines_of(one / "table2.md", "c32f")[3][1:3]
-    assert [float(cell) for cell in told] == pytest.approx(apart, abs=0.01)
-    assert lines_of(one / "table2.md", "all rows")[0][1:3] == told
+    assert [float(cell) for cell in told] == pytest.approx(apart, abs=0.02)
+    assert lines_of(one / "table2.md", "all rows") == []
     assert "How far trainings differ" not in (finished / "table2.md").read_text(encoding="utf-8")
     assert "; 2 trainings, with different seeds, of each model." in (one / "table2.md").read_text(
         encoding="utf-8"

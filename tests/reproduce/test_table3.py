@@ -170,7 +170,7 @@ def test_a_stage_1_that_diverges_does_not_keep_the_others_back(finished, colours
     for key in kinds:
         (folder / "results" / f"{key}-1-shot.json").unlink()
     monkeypatch.setattr(lowshot_run, "_stage_one", diverge)
-    with pytest.raises(Diverged, match=r"but not prototypical-1-shot, because.*stage1\.schedule\.peak"):
+    with pytest.raises(Diverged, match=r"page but prototypical-1-shot, because.*stage1\.schedule\.peak"):
         reproduced(colours, folder)
     assert read(folder / "results" / "mean-1-shot.json")["right"] == before
     assert not (folder / "results" / "prototypical-1-shot.json").exists()
@@ -188,7 +188,7 @@ def test_scores_that_are_not_finite_do_not_keep_other_results_back(finished, col
     for name in lost:
         (folder / "results" / f"{name}.json").unlink()
     monkeypatch.setattr(lowshot_run, "count_right", count)
-    with pytest.raises(Diverged, match="but not attention-1-shot, attention-mixed-1-shot,"):
+    with pytest.raises(Diverged, match="page but attention-1-shot, attention-mixed-1-shot, because"):
         reproduced(colours, folder)
     there = [(folder / "results" / f"{name}.json").exists() for name in lost]
     assert there == [False, True, False, True]
@@ -230,7 +230,7 @@ def test_features_that_are_not_finite_keep_no_other_stage_1_back(finished, colou
     for key in ("mean", "prototypical"):
         (folder / "results" / f"{key}-1-shot.json").unlink()
     monkeypatch.setattr(lowshot_run, "_features", extract)
-    with pytest.raises(Diverged, match="but not mean-1-shot, because something diverged"):
+    with pytest.raises(Diverged, match="page but mean-1-shot, because"):
         reproduced(colours, folder, said)
     assert "stage 1 'cosine': features are not finite" in said
     assert (folder / "results" / "prototypical-1-shot.json").exists()

@@ -5,8 +5,10 @@ import torch
 
 from recollect.data.augment import Augmentation
 from recollect.features import augmented_views, extract
+from recollect.model.extractors import blocks
 from recollect.system import machine
 from recollect.training.config import make_config
+from recollect.training.loop import _take_step
 from recollect.training.stage1 import BaseClassification
 from recollect.training.teacher import Teacher
 from recollect.training.train import new_model, resolve
@@ -77,7 +79,7 @@ def test_no_other_processor_does_that(unable, stage_of):
 
 
 def test_no_other_network_does_that(able, stage_of, monkeypatch):
-    monkeypatch.setenv("RECOLLECT_COMPILE", "0")
+    monkeypatch.setattr(blocks, "available", lambda: False)
     stage = stage_of("c32f")
     assert kinds_of(stage.model, lambda: stage.loss(0)) == {torch.float32}
 
@@ -88,14 +90,24 @@ def test_a_gpu_that_has_it_uses_it_for_all(monkeypatch):
     assert (used.device, used.fast_dtype) == ("cuda", torch.bfloat16)
 
 
-def test_bfloat16_learns_what_float32_learns(stage_of, monkeypatch):
-    losses = {}
+@pytest.mark.parametrize("extractor", ["resnet", "resnet10"])
+def test_bfloat16_learns_what_float32_learns(stage_of, monkeypatch, extractor):
+    losses, slopes = {}, {}
     for has in (False, True):
         monkeypatch.setattr(
             torch.cpu, "get_capabilities", lambda has=has: {"avx512_bf16": has}, raising=False
         )
         torch.manual_seed(0)
-        stage = stage_of("resnet10")
-        losses[has] = stage.loss(0)[0].item()
+        stage = stage_of(extractor)
+        optimizer = stage.optimizer()
+        losses[has] = []
+        for step in range(10):
+            loss, _ = _take_step(stage, optimizer, step, 0.02)
+            losses[has].append(loss.item())
+            if step == 0:
+                slopes[has] = torch.cat([one.grad.flatten() for one in stage.learned()])
     assert losses[True] != losses[False]
-    assert losses[True] == pytest.approx(losses[False], rel=0.02)
+    assert losses[True][0] == pytest.approx(losses[False][0], rel=0.02)
+    assert torch.nn.functional.cosine_similarity(slopes[True], slopes[False], dim=0) > 0.9
+    first, last = (sum(losses[True][place : place + 3]) for place in (0, 7))
+    assert last < 0.9 * first, "and it learns"

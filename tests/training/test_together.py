@@ -70,6 +70,22 @@ def test_two_processes_learn_and_extract_what_one_does(tmp_path):
 
 
 @pytest.mark.slow
+def test_two_processes_learn_in_bfloat16_what_one_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)  # together.py sets it
+    settings = ("bfloat16=yes", "extractor=resnet10", "compared=1", "stage1.batch=63")
+    alone, first, second = learned_alone_and_by_two(tmp_path, *settings)
+    torch.testing.assert_close(first["losses"][:, 0], alone["losses"][:, 0], rtol=0.02, atol=0.02)
+    for name, weight in first["weights"].items():
+        assert torch.equal(weight, second["weights"][name]), name
+        assert weight.dtype == alone["weights"][name].dtype, name
+    moved, other = (
+        torch.cat([(one["weights"][name] - one["before"][name]).flatten() for name in one["before"]])
+        for one in (first, alone)
+    )
+    assert torch.nn.functional.cosine_similarity(moved, other, dim=0) > 0.9
+
+
+@pytest.mark.slow
 def test_processes_that_do_not_connect_are_started_again(tmp_path):
     """As gloo sometimes hangs after a kill: here it always does in the first attempt."""
     script = tmp_path / "hangs.py"

@@ -20,6 +20,8 @@ def main(out: str, *settings: str) -> None:
     torch.set_num_threads(1)
     given = dict(word.split("=") for word in settings)
     exact, steps = given.pop("exact", ""), given.pop("compared", "6")
+    has_bfloat16 = given.pop("bfloat16", "")
+    torch.cpu.get_capabilities = lambda: {"avx512_bf16": has_bfloat16}
     config = make_config(
         {},
         {"data": "made up", "extractor": "c32f", "device": "cpu", "threads": 1},

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.data.splits import Split
+from recollect.errors import counted
 from recollect.methods.adapting import Adaptation, AdaptingLearner, AdaptingMethod, Loop
 from recollect.methods.episodic import EpisodesOfPictures, learner_of
 from recollect.model.model import Model
@@ -57,8 +58,9 @@ class MAML(AdaptingMethod):
     def departures(self, config: Config) -> str:
         """Return how the settings depart from those of Finn et al."""
         meta = self.settled(config).meta
+        inner = counted(meta.inner_steps or 0, "inner step")
         different = {
-            f"{meta.inner_steps} inner steps in training and {meta.test_steps} on new tasks (5 and 10)": (
+            f"{inner} in training and {meta.test_steps} on new tasks (5 and 10)": (
                 (meta.inner_steps, meta.test_steps) != self.usual_steps(1)
             ),
             f"inner learning rate {meta.inner_rate:g} (0.01)": meta.inner_rate != _RATE,

@@ -1,6 +1,7 @@
 """The page of a reproduction, in Markdown and HTML, from its plan and result files and nothing else."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,8 +19,10 @@ from recollect.system.disk import write_text
 TSNE, PICTURE = "tsne.json", "tsne.png"
 _OF_RECIPES = (
     "Muon: the factor of its rate, for convolutions. Smaller first: the share of stage 1 that sees smaller "
-    "pictures. Models were selected on tasks of validation categories."
+    "pictures. Models were selected on tasks of validation categories; AUSUC is the area under the curve of "
+    "base against novel accuracy."
 )
+_OWN = {"extractor": "", "preset": None}  # what recipes differ in that are otherwise the same
 _COMPACT = "Cosine features of unseen categories are more compact."
 
 
@@ -34,6 +37,7 @@ def write_page(folder: Path) -> Path:
         *_unfinished(plan, results),
         _figures(plan, results) if plan.table == TABLE_1.name else _figures_beside(plan, results),
         *(_claims(folder, results) if plan.table == TABLE_1.name else []),
+        *_of_calibration(results),
         *(_recipes(plan, results) if plan.table != TABLE_1.name else []),
         *_spread(plan, results),
         *_circumstances(plan, results),
@@ -77,11 +81,12 @@ def _recipes(plan: Plan, results: Results) -> list[Block]:
     """Return what each row of the paper's method was made with: extractors have recipes of their own."""
     head = ["", "Batch", "Muon", "Smaller first", "Teacher", "Features", "W_base in stage 2", "Selected by"]
     figures = {"both": "Both", "novel": "Novel", "ausuc": "AUSUC"}
-    rows = []
+    rows, configs = [], []
     for training in plan.rows.trainings(1):
         files = [] if training.row.method else results.of_row(training.row.key)
         if files:
             config = config_of(plan, training, plan.data)
+            configs.append(config)
             recipe, small = config.stage1, config.stage1.small
             rows.append(
                 [
@@ -98,11 +103,19 @@ def _recipes(plan: Plan, results: Results) -> list[Block]:
     if not rows:
         return []
     notes = [_OF_RECIPES]
-    if len({tuple(row[1:]) for row in rows}) > 1:
+    if len({config.model_copy(update=_OWN).model_dump_json() for config in configs}) > 1:
         notes.append("The recipes differ, so the rows do not compare extractors alone.")
     if any(row[4] != "–" for row in rows):
         notes.append("The images of a teacher are counted; its minutes are not.")
     return [heading(2, "Recipes"), grid(head, rows), paragraph(" ".join(notes))]
+
+
+def _of_calibration(results: Results) -> list[Block]:
+    words = (
+        "Both, calibrated, has the bias that `predict` adds to novel scores. It depends on the number of "
+        "shots and was fitted on validation categories."
+    )
+    return [paragraph(words)] if any(map(_calibrated, results.files.values())) else []
 
 
 def _spread(plan: Plan, results: Results) -> list[Block]:
@@ -110,22 +123,24 @@ def _spread(plan: Plan, results: Results) -> list[Block]:
     if results.seeds == 1:
         return []
     head, cells = _cells()
-    found = [[results.spread(Place(row.key, *cell)) for cell in cells] for row in plan.rows.rows]
-    rows = [
-        [row.title, *("–" if one is None else f"{one:.2f}" for one in line)]
-        for row, line in zip(plan.rows.rows, found, strict=True)
-    ]
-    together = [[one for one in column if one is not None] for column in zip(*found, strict=True)]
-    mean = [f"{fmean(one**2 for one in column) ** 0.5:.2f}" if column else "–" for column in together]
+    found = [(row.title, [results.spread(Place(row.key, *cell)) for cell in cells]) for row in plan.rows.rows]
+    if len(found) > 1:
+        columns = zip(*(line for _, line in found), strict=True)
+        found.append(("all rows", [_root_mean_square(column) for column in columns]))
+    rows = [[title, *("–" if one is None else f"{one:.2f}" for one in line)] for title, line in found]
     return [
         heading(2, "How far trainings differ"),
         paragraph(
-            f"Standard deviation of a figure over the {results.seeds} trainings of a row, in points. With so "
-            "few it is rough; the last line, the root mean square of all rows, is better. Two trainings of a "
-            "row differ by less than 2.8 times that in 95 of 100 cases."
+            f"Standard deviations over the {results.seeds} trainings of each row, in points: rough, with so "
+            f"few{'. For all rows, their root mean square' if len(found) > 1 else ''}."
         ),
-        grid(head, [*rows, ["all rows", *mean]]),
+        grid(head, rows),
     ]
+
+
+def _root_mean_square(values: Sequence[float | None]) -> float | None:
+    squares = [value**2 for value in values if value is not None]
+    return fmean(squares) ** 0.5 if squares else None
 
 
 def _calibrated(file: dict[str, Any]) -> bool:
@@ -161,7 +176,8 @@ def _beside(plan: Plan) -> str:
     if plan.table == TABLE_1.name:
         return " In brackets: the paper's numbers, of C128F and its own recipe."
     return (
-        " Beside our figures: those of the paper, and those that its authors published later with their code."
+        " Beside our figures: those of the paper, and those of a later run that its authors published with "
+        "their code (re-run)."
     )
 
 
@@ -270,8 +286,8 @@ def _claims(folder: Path, results: Results) -> list[Block]:
         paragraph(
             "A comparison holds if the 95 % interval of the paired difference, task by task, lies where the "
             "claim says, does not hold if it lies on the other side, and is undecided between. A claim holds "
-            "if all its comparisons hold, and does not if any of them does not; else it is undecided, or not "
-            "measured while rows are missing. Verdicts account for the choice of tasks"
+            "if all its comparisons hold, and does not hold if any of them does not. Otherwise it is "
+            "undecided or, while rows are missing, not measured. Verdicts account for the choice of tasks"
             f"{', not for the training.' if results.seeds == 1 else ' and for the training.'}"
         ),
         overview,

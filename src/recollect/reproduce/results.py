@@ -169,19 +169,23 @@ class Results:
             raise DataError(
                 f"the results in {folder} are of different numbers of tasks: choose another --out"
             )
-        for training in self.trainings:
-            self._require_stage_one(folder, training)
+        self._require_the_same_stage_ones(folder)
         left = [one.seed for one in table.trainings(seeds) if one.name not in self.files]
         self.seeds = max(1, min([seeds, *left]))  # those that are finished, of which figures are means
 
-    def _require_stage_one(self, folder: Path, training: Training) -> None:
-        """Refuse a result on another stage 1 than that of the row beside which it stands."""
-        own, first = self.files[training.name], self.files.get(training.stage1 or "", {})
-        known = own.get("stage1"), first.get("stage1")
-        if None not in known and len({*known}) > 1:
+    def _require_the_same_stage_ones(self, folder: Path) -> None:
+        """Refuse results on another stage 1 than that of the row beside which they stand."""
+        strange = []
+        for training in self.trainings:
+            own, first = (self.files.get(name or "", {}) for name in (training.name, training.stage1))
+            known = {own.get("stage1"), first.get("stage1")} - {None}
+            strange += [training] if len(known) > 1 else []
+        if strange:
+            names = ", ".join(one.name for one in strange)
             raise DataError(
-                f"{result_file(folder, training.name)} stands on another stage 1 than {training.stage1}: "
-                f"delete it and runs/{training.name}, and it is trained again"
+                f"{folder}: {names} stand{'s' * (len(strange) == 1)} on another stage 1 than "
+                f"{strange[0].stage1}: delete their files in results and their folders in runs, and they are "
+                "trained again"
             )
 
     def of_row(self, key: str) -> list[dict[str, Any]]:

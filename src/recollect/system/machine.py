@@ -83,16 +83,19 @@ def mixed_precision(device: "torch.device", *, on_cpu: bool = False) -> Abstract
     """
     import torch
 
-    able = torch.cuda.is_bf16_supported() if device.type == "cuda" else on_cpu and _cpu_has_bfloat16(device)
+    able = takes_bfloat16(device, on_cpu=on_cpu)
     return torch.autocast(device.type, torch.bfloat16) if able else nullcontext()
 
 
-def _cpu_has_bfloat16(device: "torch.device") -> bool:
-    """Return whether this is a CPU with instructions that multiply bfloat16; older torch cannot tell."""
+def takes_bfloat16(device: "torch.device", *, on_cpu: bool = False) -> bool:
+    """Return whether `mixed_precision` is bfloat16 here; older versions of torch cannot tell of a CPU."""
     import torch
 
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
     known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return device.type == "cpu" and any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
+    can = any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
+    return on_cpu and device.type == "cpu" and can
 
 
 def find_device(name: str = "auto") -> "torch.device":

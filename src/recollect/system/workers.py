@@ -197,7 +197,8 @@ class _CommonBatchNorm(nn.BatchNorm2d):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         if not self.training:
             return super().forward(input)
-        axes = [0, 2, 3]
+        axes, given = [0, 2, 3], input.dtype
+        input = input.to(self.weight.dtype)  # noqa: A001  # sums over bfloat16 would be too rough
         numbers = torch.tensor(float(input.numel() // input.shape[1]), device=input.device)
         distributed.all_reduce(numbers)
         mean: Tensor = _total(input.sum(axes)) / numbers
@@ -211,4 +212,4 @@ class _CommonBatchNorm(nn.BatchNorm2d):
             self.running_mean.lerp_(mean.detach(), momentum)
             self.running_var.lerp_(variance.detach() * numbers / (numbers - 1), momentum)
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        return centred * scale[:, None, None] + self.bias[:, None, None]
+        return (centred * scale[:, None, None] + self.bias[:, None, None]).to(given)

@@ -4,13 +4,16 @@ import copy
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
 from recollect.data.arrays import Rows
+from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
+from recollect.features import extract
 from recollect.model.model import Model
 from recollect.training.config import Config, StageOne
 from recollect.training.stage1 import BaseClassification
@@ -41,7 +44,7 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
     stage = BaseClassification(copy.deepcopy(model), split, one)
     with closing(stage):
         stage1_step = seconds_each(lambda step: stage.loss(step)[0].backward())  # type: ignore[no-untyped-call]
-    speed = Speed(stage1_step, 0.0, _seconds_to_look(model, split, stage.batches[0]))
+    speed = Speed(stage1_step, 0.0, _seconds_to_look(model, split.base_train, stage.batches[0]))
     if config.stage1.teacher is not None:
         teacher, rows = load_teacher(config.stage1.teacher, config), stage.batches[0]
         pixels = torch.from_numpy(split.base_train.take(rows))
@@ -56,17 +59,11 @@ def measure(config: Config, model: Model, split: Split) -> Speed:
     return speed._replace(stage2_step=stage2_step)
 
 
-def _seconds_to_look(model: Model, split: Split, rows: Rows) -> float:
-    """Return how long a picture takes through the extractor, decoded on the fly or not, in one place."""
-    seen = copy.deepcopy(model).eval()
-    extractor = seen.extractor.for_extraction()
-
-    def look(_step: int) -> None:
-        with torch.inference_mode():
-            seen.embed(torch.from_numpy(split.base_train.take(rows)).to(seen.mean.device), extractor)
-
+def _seconds_to_look(model: Model, images: ImageSet, rows: Rows) -> float:
+    """Return how long a picture takes from where it is to its feature, not shifted."""
+    seen, some = copy.deepcopy(model), replace(images, rows=images.rows[rows], labels=images.labels[rows])
     with seen.unshifted():
-        return seconds_each(look, warm_up=1, timed=3) / len(rows)
+        return seconds_each(lambda _: extract(seen, some), warm_up=1, timed=2) / len(rows)
 
 
 Measure = Callable[[Config, Model, Split], Speed]

@@ -179,7 +179,8 @@ def _claims(plan: LowShotPlan, results: LowShotResults) -> list[Block]:
         paragraph(
             "The paper's claims are of top-5 accuracy. A comparison holds if the 95 % interval of the paired "
             "difference lies above 0, does not hold if it lies below, and is undecided between. A claim "
-            "holds if all its comparisons do, and does not if a single one does not. In brackets: how many "
+            "holds if all its comparisons hold, and does not hold if any of them does not. In brackets: how "
+            "many "
             f"comparisons hold / do not hold / are undecided. {varies}"
         ),
         grid(["Claim", *(f"top-{k}" for k in TOP)], [*rows, total]),

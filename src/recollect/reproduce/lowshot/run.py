@@ -67,9 +67,9 @@ def reproduce_lowshot(data: str, folder: Path, say: Say, **wishes: Any) -> Path:
             made = write_page(folder)
         if failed:
             raise Diverged(
-                f"everything else is on the page, but not {', '.join(failed)}, because something diverged: "
-                "lower its rate in another --out, with --set stage1.schedule.peak=… for a stage 1, "
-                "lowshot.logistic_rate=… for logistic regression, and lowshot.schedule.peak=… for the others"
+                f"everything is on the page but {', '.join(failed)}, because trainings diverged (see above): "
+                "start again in another --out with a lower rate, --set stage1.schedule.peak=… for a stage 1, "
+                "lowshot.logistic_rate=… for logistic regression, lowshot.schedule.peak=… for the others"
             )
         return made
 
