@@ -3,7 +3,8 @@
     python -m benchmarks.bfloat16 cifar-fs:images.zip --runs runs --out docs/results
 
 The speed of training steps on random pictures, on one thread, and what a short training of resnet comes to:
-plain means on validation categories, with every seed in both precisions. It needs a processor with bfloat16
+plain means on validation categories, with every seed in both precisions, and the cosine of base features in
+bfloat16 with the same in float32, as for the views of stage 2. It needs a processor with bfloat16
 instructions; nothing else should be running while speeds are measured.
 """
 
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch.nn import functional
 
 from benchmarks.learning import seconds
 from recollect.data.catalogue import load_data
@@ -64,9 +66,13 @@ def training(options, precision, seed):
     learned = [line["accuracy"] for line in folder.metrics() if "accuracy" in line][-1]
     novel, base = split.evaluated("val")
     features = extract(model, novel), extract(model, base)
+    with machine.mixed_precision(torch.device("cpu"), on_cpu=True):
+        rough = extract(model, base).features
+    alike = functional.cosine_similarity(rough, features[1].features)
     for shots in (1, 5):
         found = model_figures(model, *features, TaskShape(5, shots), TASKS, seed=1)
         row = {"precision": precision, "seed": seed, "shots": shots, "learned": learned}
+        row["cosine"] = {"mean": round(alike.mean().item(), 5), "least": round(alike.min().item(), 5)}
         row |= {name: summary(found[name]) for name in FIGURES}
         print(json.dumps(row), flush=True)
         yield row
