@@ -472,6 +472,14 @@ def test_what_table_1_says_on_mini_imagenet_is_on_its_page():
     assert f"Base is lower by {over('mean', 'Base', 1):.2f} with plain means" in told
     assert over("attention", "Base", 5) < 0
     one, five = (found[f"cosine-attention − cosine-mean, Base, {shots}-shot"][1] for shots in (1, 5))
+    novel = [found[f"cosine-attention − relu-attention, Novel, {shots}-shot"][0] for shots in (1, 5)]
+    assert f"Novel is lower by {-novel[0]:.2f} / {-novel[1]:.2f} points without the ReLU" in told
+    lifts = [found[f"cosine-attention − cosine-{kind}, Novel, 1-shot"][0] for kind in ("mean", "average")]
+    assert f"by {lifts[0]:.2f} and {lifts[1]:.2f} points" in told
+    assert f"({found['cosine-attention − cosine-average, Novel, more at 1-shot than at 5-shot'][1]})" in told
+    for method, words in (("matching", "Matching Networks"), ("prototypical", "Prototypical Networks")):
+        over = [found[f"cosine-mean − {method}, Novel, {shots}-shot"][0] for shots in (1, 5)]
+        assert f"above {words}, by {over[0]:.2f} / {over[1]:.2f}" in told
     assert f"Base falls by {one.lstrip('-')} at one shot" in told
     assert f"rises by {five.lstrip('+')} at five" in told
 
