@@ -29,7 +29,8 @@ from recollect.training.runfolder import RunFolder
 FEW = ("matching", "cosine-mean", "cosine-attention", "dot-mean", "nearest-mean")
 TABLE = rows.TABLE_1.only(FEW)
 WISHES = {"tasks": 30, "queries": 3, "settings": SETTINGS}
-COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "table1-cifar-fs-c64f"
+PAGES = Path(__file__).parents[2].glob("docs/results/**/table[12].md")
+COMMITTED = sorted(path.parent for path in PAGES)
 
 
 def few_rows(patch):
@@ -178,7 +179,7 @@ def test_a_reproduction_killed_in_the_middle_goes_on_and_gives_the_same_page(fin
 
 
 @pytest.mark.parametrize(
-    "folder", [None, COMMITTED], ids=lambda path: "made here" if path is None else path.name
+    "folder", [None, *COMMITTED], ids=lambda path: "made here" if path is None else path.name
 )
 def test_a_page_is_made_of_its_result_files_and_nothing_else(folder, finished, tmp_path, monkeypatch):
     if folder is not None:
