@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -130,6 +130,11 @@ def _interrupted_chunks(growing: Path, row: int) -> int:
     return chunks
 
 
+def learning_precision(model: Model) -> AbstractContextManager[object]:
+    """Let the extractor compute as it does while it learns: in bfloat16 where that is faster."""
+    return machine.mixed_precision(model.mean.device, on_cpu=model.extractor.learns_in_bfloat16)
+
+
 def augmented_views(
     model: Model,
     images: ImageSet,
@@ -158,7 +163,7 @@ def augmented_views(
                 torch.manual_seed(int(words[1]))
                 check()
                 augmented = augmentation(torch.from_numpy(pixels), generator).to(device)
-                with machine.mixed_precision(device, on_cpu=model.extractor.learns_in_bfloat16):
+                with learning_precision(model):
                     found = model.embed(augmented, extractor)
                 result[view, rows[0] : rows[-1] + 1] = found.half().cpu()
                 advance(workers.count() * len(rows), "")

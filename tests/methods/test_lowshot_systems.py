@@ -443,10 +443,11 @@ def test_a_base_prototype_is_the_mean_over_all_training_features(base, monkeypat
     assert own.square().mean().item() == pytest.approx(1, rel=1e-3)
 
 
-def test_learning_that_diverges_says_so(base):
+@pytest.mark.parametrize(("adam", "rate"), [(False, "schedule.peak"), (True, "network_rate")])
+def test_learning_that_diverges_says_which_rate_to_lower(base, adam, rate):
     layer = torch.nn.Linear(2, 2)
-    with pytest.raises(Diverged, match=r"lower lowshot.schedule.peak"):
-        descend(layer, lambda step: layer.weight.sum() * torch.nan, RECIPE, base, 0)
+    with pytest.raises(Diverged, match=rf"lower lowshot\.{rate}$"):
+        descend(layer, lambda step: layer.weight.sum() * torch.nan, RECIPE, base, 0, adam=adam)
 
 
 def test_centroids_that_are_almost_equal_have_no_direction():

@@ -246,8 +246,9 @@ def test_the_published_recipe_departs_from_nothing_and_ours_says_in_what():
         "meta.zero_head": ("true", "zero-initialised head (random)"),
         "meta.schedule": ("one-cycle", "annealed from 0.001 to 0 (constant 0.001)"),
         "episodic.queries": ("5", "5 queries of each category (15)"),
-        "stage1.pad": ("8", "random shifts and flips (none)"),
-        "stage1.flip": ("true", "random shifts and flips (none)"),
+        "meta.rate": ("0.01", "Adam's learning rate 0.01 (0.001)"),
+        "stage1.pad": ("8", "random shifts (none)"),
+        "stage1.flip": ("true", "random flips (none)"),
     }
     for name, (value, words) in changes.items():
         found = method.departures(make_config(read_preset("paper-maml"), {"data": "x"}, {name: value}))

@@ -161,7 +161,7 @@ def test_results_that_cannot_be_drawn_are_refused_in_a_line(finished, tmp_path, 
     assert "holds no results" in refused("plot", "methods", tmp_path, *picture)
     path = tmp_path / "result.json"
     path.write_text("{}")
-    assert f"{path} is no result of a row of table 1 or 2" in refused("plot", "methods", path, *picture)
+    assert f"{path} is not a result file of table 1 or 2" in refused("plot", "methods", path, *picture)
     words = read(finished / "results" / "maml-1-shot.json")
     write_json(path, {**words, "kind": "generator"})
     assert "stage 1 of another training" in refused("plot", "methods", path, *picture)

@@ -195,6 +195,16 @@ def test_a_page_is_made_of_its_result_files_and_nothing_else(folder, finished, t
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
+def test_every_page_in_the_documentation_is_looked_at():
+    assert {path.name for path in COMMITTED} >= {
+        "table1-cifar-fs-c64f",
+        "table1-mini-imagenet",
+        "table2-cifar-fs",
+        "table2-mini-imagenet",
+        "table2-mini-imagenet-distilled",
+    }
+
+
 def test_a_figure_that_is_gone_is_drawn_again(finished, colours, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "copy")
     (folder / page.PICTURE).unlink()
@@ -327,7 +337,7 @@ def test_a_run_on_another_stage_1_is_refused(finished, colours, tmp_path):
     reproduced(colours, folder)  # the same weights from another training
     (folder / "results" / "cosine-attention-1-shot.json").unlink()
     shutil.copy(runs / "dot-mean" / "stage1.safetensors", own)
-    with pytest.raises(ConfigError, match="1-shot stands on another stage 1 than that of cosine-mean"):
+    with pytest.raises(ConfigError, match="1-shot was built on a different stage 1 from that of cosine-mean"):
         reproduced(colours, folder)
 
 
@@ -336,7 +346,7 @@ def test_a_result_on_another_stage_1_is_refused(finished, colours, tmp_path):
     first = folder / "results" / "cosine-mean.json"
     write_json(first, {**read(first), "stage1": read(folder / "results" / "dot-mean.json")["stage1"]})
     with pytest.raises(
-        DataError, match=r"cosine-attention-5-shot, nearest-mean stand on another stage 1 than cosine-mean"
+        DataError, match=r"cosine-attention-5-shot, nearest-mean were built on a different stage 1 from cosine-mean"
     ):
         page.write_page(folder)
     write_json(first, {**read(first), "stage1": None})  # as an earlier version did

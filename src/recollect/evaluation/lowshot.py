@@ -229,7 +229,7 @@ def _compare(taught: Taught, half: HalfFeatures) -> Iterator[_Compared]:
             labels = kind.labels[start : start + at_once].to(half.device).view(-1, 1, 1)
             target = own.gather(2, labels.expand(-1, own.shape[1], 1)).squeeze(2)
             if not target.isfinite().all():
-                raise Diverged("scores are not finite: lower lowshot.schedule.peak or lowshot.logistic_rate")
+                raise Diverged("scores are not finite: lower the learning rate of what gave them")
             evidence = other.logsumexp(2) - own.logsumexp(2)
             above = own.shape[2] - 1 - _below(own, target)
             whole = (len(queries), draws)

@@ -59,6 +59,7 @@ class MAML(AdaptingMethod):
         """Return how the settings depart from those of Finn et al."""
         meta = self.settled(config).meta
         inner = counted(meta.inner_steps or 0, "inner step")
+        rate, constant = meta.rate or self.rate, meta.schedule == "constant"
         different = {
             f"{inner} in training and {meta.test_steps} on new tasks (5 and 10)": (
                 (meta.inner_steps, meta.test_steps) != self.usual_steps(1)
@@ -69,11 +70,11 @@ class MAML(AdaptingMethod):
                 self.second_order and meta.first_order > 0
             ),
             "zero-initialised head (random)": meta.zero_head,
-            f"Adam's learning rate annealed from {meta.rate or self.rate:g} to 0 (constant 0.001)": (
-                meta.schedule != "constant"
-            ),
+            f"Adam's learning rate annealed from {rate:g} to 0 (constant 0.001)": not constant,
+            f"Adam's learning rate {rate:g} (0.001)": constant and rate != MAML.rate,
             f"{config.episodic.queries} queries of each category (15)": config.episodic.queries != 15,
-            "random shifts and flips (none)": config.stage1.pad != 0 or config.stage1.flip,
+            "random shifts (none)": config.stage1.pad != 0,
+            "random flips (none)": config.stage1.flip,
         }
         found = [text for text, differs in different.items() if differs]
         return f"{self.title} (published values in brackets): {'; '.join(found)}." if found else ""

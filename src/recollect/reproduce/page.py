@@ -131,8 +131,8 @@ def _spread(plan: Plan, results: Results) -> list[Block]:
     return [
         heading(2, "How far trainings differ"),
         paragraph(
-            f"Standard deviations over the {results.seeds} trainings of each row, in points: rough, with so "
-            f"few{'. For all rows, their root mean square' if len(found) > 1 else ''}."
+            f"Standard deviations over the {results.seeds} trainings of each row, in points"
+            f"{'. For all rows, their root mean square' if len(found) > 1 else ''}."
         ),
         grid(head, rows),
     ]
@@ -287,14 +287,24 @@ def _claims(folder: Path, results: Results) -> list[Block]:
             "A comparison holds if the 95 % interval of the paired difference, task by task, lies where the "
             "claim says, does not hold if it lies on the other side, and is undecided between. A claim holds "
             "if all its comparisons hold, and does not hold if any of them does not. Otherwise it is "
-            "undecided or, while rows are missing, not measured. Verdicts account for the choice of tasks"
-            f"{', not for the training.' if results.seeds == 1 else ' and for the training.'}"
+            f"undecided or, while rows are missing, not measured. {_accounted(folder, results)}"
         ),
         overview,
         *pictures,
         heading(2, "Every comparison"),
         *details,
     ]
+
+
+def _accounted(folder: Path, results: Results) -> str:
+    several = results.seeds > 1
+    words = (
+        f"Verdicts account for the choice of tasks{' and for the training' * several}, but not for "
+        f"{'the training or ' * (not several)}the choice of base pictures."
+    )
+    if (folder / TSNE).exists():
+        words += f" That of compactness accounts for the choice of categories alone{', with seed 0' * several}."
+    return words
 
 
 def signed(found: Measured | None, digits: int) -> str:

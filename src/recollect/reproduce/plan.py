@@ -367,8 +367,8 @@ def _require_stage_one(run: RunFolder, folder: Path, training: Training) -> None
     own, first = run.stage_one_model, RunFolder(folder / "runs" / training.stage1).stage_one_model
     if own.exists() and first.exists() and fingerprint(load_model(own)) != fingerprint(load_model(first)):
         raise ConfigError(
-            f"{run.path} stands on another stage 1 than that of {training.stage1}: delete it and, if it is "
-            f"there, {result_file(folder, training.name)}, and it is trained again"
+            f"{run.path} was built on a different stage 1 from that of {training.stage1}: to have it trained "
+            f"again, delete it and, if it is there, {result_file(folder, training.name)}"
         )
 
 
@@ -414,4 +414,4 @@ def processor() -> str:
     except OSError:
         names = []
     name = names[0] if names else platform.processor() or platform.machine()
-    return f"{counted(os.cpu_count() or 1, 'core')} of {name}"
+    return f"{counted(os.cpu_count() or 1, 'logical core')} of {name}"

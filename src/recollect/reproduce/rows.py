@@ -204,7 +204,7 @@ TABLE_1 = Table(
         ),
     ),
     {"select": "novel", "stage2.learn_base": "true"},  # as in the paper, whatever the preset
-    "Generators, Matching and Prototypical Networks were trained for 1 and for 5 shots apart, as in the "
+    "Generators, Matching and Prototypical Networks were trained separately for 1 and for 5 shots, as in the "
     "paper. Models were selected by Novel on other tasks of validation categories. "
     "Prototypical Networks learn from episodes of 20 ways, which suits them better than the paper's 5 (Snell "
     "et al.). Weight imprinting without fine-tuning is the same computation as cosine with plain means. "

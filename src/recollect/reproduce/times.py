@@ -51,7 +51,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 def read_points(path: Path) -> list[Point]:
     """Return what a result file says: a point for each number of shots."""
     words = read_json(
-        path, Result, "is no result of a row of table 1 or 2, or is damaged: leave it out, or make it again"
+        path, Result, "is not a result file of table 1 or 2, or is damaged: leave it out, or make it again"
     )
     if words["kind"] != "extractor":
         raise DataError(

@@ -83,19 +83,13 @@ def mixed_precision(device: "torch.device", *, on_cpu: bool = False) -> Abstract
     """
     import torch
 
-    able = takes_bfloat16(device, on_cpu=on_cpu)
-    return torch.autocast(device.type, torch.bfloat16) if able else nullcontext()
-
-
-def takes_bfloat16(device: "torch.device", *, on_cpu: bool = False) -> bool:
-    """Return whether `mixed_precision` is bfloat16 here; older versions of torch cannot tell of a CPU."""
-    import torch
-
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
-    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    can = any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
-    return on_cpu and device.type == "cpu" and can
+        able = torch.cuda.is_bf16_supported()
+    else:  # older versions of torch cannot tell
+        known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        can = any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
+        able = on_cpu and device.type == "cpu" and can
+    return torch.autocast(device.type, torch.bfloat16) if able else nullcontext()
 
 
 def find_device(name: str = "auto") -> "torch.device":

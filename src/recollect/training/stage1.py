@@ -15,9 +15,10 @@ from recollect.data.augment import Augmentation, shrink
 from recollect.data.imageset import ImageSet
 from recollect.data.splits import Split
 from recollect.errors import ConfigError
+from recollect.features import learning_precision
 from recollect.model.extractors import blocks
 from recollect.model.model import Model
-from recollect.system import machine, workers
+from recollect.system import workers
 from recollect.training.config import Config, SmallFirst, StageOne
 from recollect.training.loop import Stage
 from recollect.training.losses import distilled, stage_one_loss
@@ -83,7 +84,7 @@ class BaseClassification(Stage):
         """Return the features of a batch; W_base stays the same when pictures become larger."""
         device, exact, small = self.model.mean.device, self.model.mean.dtype, self.small_at(step)
         extractor = self.model.extractor
-        with machine.mixed_precision(device, on_cpu=extractor.learns_in_bfloat16):
+        with learning_precision(self.model):
             if small is None:
                 return self.model.embed(pixels.to(device)).to(exact)
             return self.model.embed(

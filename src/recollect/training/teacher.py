@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from recollect.errors import ConfigError
+from recollect.features import learning_precision
 from recollect.model.model import Model
 from recollect.model.spec import is_own_code
 from recollect.modelfile import PAPER, TrainedOn, load_model, read_header
 from recollect.pretrained import is_pretrained
-from recollect.system import machine
 from recollect.training.config import Config
 
 _MOST_IMAGES = 2**53
@@ -30,7 +30,7 @@ class Teacher:
     def scores(self, pixels: Tensor) -> Tensor:
         """Return the base scores of pictures (n, size, size, 3), (n, k)."""
         mean = self.model.mean
-        with machine.mixed_precision(mean.device, on_cpu=self.model.extractor.learns_in_bfloat16):
+        with learning_precision(self.model):
             features = self.model.embed(pixels.to(mean.device), self._extractor).to(mean.dtype)
         found: Tensor = self.model.classifier(features)
         return found

@@ -434,19 +434,11 @@ def save_trained(
     **facts: Any,  # noqa: ANN401
 ) -> None:
     """Write a run's model file with its provenance."""
-    device, on_cpu = torch.device(config.device), model.extractor.learns_in_bfloat16
-    bfloat16 = method == PAPER and machine.takes_bfloat16(device, on_cpu=on_cpu)
-    computed = [
-        platform.machine(),
-        counted(config.threads or 1, "thread"),
-        config.device,
-        *["bfloat16"] * bfloat16,
-    ]
     provenance = {
         "finished": finished,
         **stamp(),
         "torch": torch.__version__,
-        "machine": ", ".join(computed),
+        "machine": f"{platform.machine()}, {counted(config.threads or 1, 'thread')}, {config.device}",
         "config": config.model_dump(mode="json"),
         **({"weights_licence": licence} if (licence := licence_of(config.extractor)) else {}),
         **facts,

@@ -205,10 +205,10 @@ def descend(
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if step % 50 == 0 or step == recipe.steps - 1:
-            _require_finite(value, learned)
+            _require_finite(value, learned, "network_rate" if adam else "schedule.peak")
     learned.eval()
 
 
-def _require_finite(loss: Tensor, learned: nn.Module) -> None:
+def _require_finite(loss: Tensor, learned: nn.Module, rate: str) -> None:
     if not (loss.isfinite() and all(weight.isfinite().all() for weight in learned.parameters())):
-        raise Diverged("learning from saved features diverged: lower lowshot.schedule.peak")
+        raise Diverged(f"learning from saved features diverged: lower lowshot.{rate}")

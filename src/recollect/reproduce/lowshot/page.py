@@ -247,7 +247,7 @@ def _prior(results: LowShotResults, key: str, shots: int) -> str:
 
 _NOTES = (
     "Rows on stage 1 with dot product have a last ReLU, those with cosine none. Generators, Matching, "
-    "Prototypical and Prototype Matching Nets learn for each N' apart, unless a row says otherwise. "
+    "Prototypical and Prototype Matching Nets learn for each N' separately, unless a row says otherwise. "
     "Matching Networks compare with N' centroids of each base category, the other networks with the mean "
     "of its training features. Members of a set see each other by attention in place of a bidirectional "
     "LSTM. "

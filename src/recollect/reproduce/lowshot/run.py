@@ -67,9 +67,10 @@ def reproduce_lowshot(data: str, folder: Path, say: Say, **wishes: Any) -> Path:
             made = write_page(folder)
         if failed:
             raise Diverged(
-                f"everything is on the page but {', '.join(failed)}, because trainings diverged (see above): "
+                f"everything except {', '.join(failed)} is on the page, because trainings diverged (see above): "
                 "start again in another --out with a lower rate, --set stage1.schedule.peak=… for a stage 1, "
-                "lowshot.logistic_rate=… for logistic regression, lowshot.schedule.peak=… for the others"
+                "lowshot.logistic_rate=… for logistic regression, lowshot.schedule.peak=… for generators, "
+                "lowshot.network_rate=… for the other networks"
             )
         return made
 
