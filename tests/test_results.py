@@ -517,7 +517,7 @@ def test_a_shorter_training_on_mini_imagenet_is_told_as_measured():
     told = " ".join(PAGE.split())
     assert f"It had Base {base} and Novel {first} / {last}." in told
     assert f"{times:.1f} times the images among them, gave {gained:.1f} points of Base" in told
-    assert f"a doubling of the images is worth {doubling:.1f} points at most" in told
+    assert f"if all of it came from the images, {doubling:.1f} points for each doubling" in told
     assert f"{PAPER_IMAGES / 1e6:.1f} million images would be worth another {more:.1f} points" in told
 
 
