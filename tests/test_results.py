@@ -521,6 +521,14 @@ def test_a_shorter_training_on_mini_imagenet_is_told_as_measured():
     assert f"{PAPER_IMAGES / 1e6:.1f} million images would be worth another {more:.1f} points" in told
 
 
+def test_bfloat16_is_as_measured():
+    rows = read("bfloat16.json")["speeds"]
+    for row in rows:
+        speeds = f"{row['bfloat16']:.0f} | {row['float32']:.0f} | {row['ratio']:.1f}"
+        assert f"| {row['extractor']}, {row['size']}×{row['size']} | {speeds} |" in PAGE
+    assert {round(row["ratio"]) for row in rows} == {2}, "about twice as fast"
+
+
 def test_what_fewer_pictures_cost_is_told_as_measured():
     fewer, all_of_them = (row["base"]["mean"] for row in read("fewer.json")["results"] if row["shots"] == 1)
     told = f"with 417 pictures of each category Base is {fewer:.1f}, with 500 it is {all_of_them:.1f}."
