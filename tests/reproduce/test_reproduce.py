@@ -347,7 +347,8 @@ def test_a_result_on_another_stage_1_is_refused(finished, colours, tmp_path):
     first = folder / "results" / "cosine-mean.json"
     write_json(first, {**read(first), "stage1": read(folder / "results" / "dot-mean.json")["stage1"]})
     with pytest.raises(
-        DataError, match=r"cosine-attention-5-shot, nearest-mean were built on a different stage 1 from cosine-mean"
+        DataError,
+        match=r"cosine-attention-5-shot, nearest-mean were built on a different stage 1 from cosine-mean",
     ):
         page.write_page(folder)
     write_json(first, {**read(first), "stage1": None})  # as an earlier version did

@@ -182,7 +182,9 @@ def test_a_stage_1_that_diverges_does_not_keep_the_others_back(finished, colours
     for key in kinds:
         (folder / "results" / f"{key}-1-shot.json").unlink()
     monkeypatch.setattr(lowshot_run, "_stage_one", diverge)
-    with pytest.raises(Diverged, match=r"everything except prototypical-1-shot is on.*stage1\.schedule\.peak"):
+    with pytest.raises(
+        Diverged, match=r"everything except prototypical-1-shot is on.*stage1\.schedule\.peak"
+    ):
         reproduced(colours, folder)
     assert read(folder / "results" / "mean-1-shot.json")["right"] == before
     assert not (folder / "results" / "prototypical-1-shot.json").exists()

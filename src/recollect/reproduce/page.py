@@ -303,7 +303,9 @@ def _accounted(folder: Path, results: Results) -> str:
         f"{'the training or ' * (not several)}the choice of base pictures."
     )
     if (folder / TSNE).exists():
-        words += f" That of compactness accounts for the choice of categories alone{', with seed 0' * several}."
+        words += (
+            f" That of compactness accounts for the choice of categories alone{', with seed 0' * several}."
+        )
     return words
 
 
