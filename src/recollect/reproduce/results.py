@@ -183,8 +183,8 @@ class Results:
         if strange:
             names = ", ".join(one.name for one in strange)
             raise DataError(
-                f"{folder}: {names} {'was' if len(strange) == 1 else 'were'} built on a different stage 1 from "
-                f"{strange[0].stage1}: delete their files in results and their folders in runs to have them "
+                f"{folder}: {names} {'was' if len(strange) == 1 else 'were'} built on a different stage 1 "
+                f"from {strange[0].stage1}: delete their files in results and their folders in runs to have them "
                 "trained again"
             )
 
