@@ -184,8 +184,8 @@ class Results:
             names = ", ".join(one.name for one in strange)
             raise DataError(
                 f"{folder}: {names} {'was' if len(strange) == 1 else 'were'} built on a different stage 1 "
-                f"from {strange[0].stage1}: delete their files in results and their folders in runs to have them "
-                "trained again"
+                f"from {strange[0].stage1}: delete their files in results and their folders in runs to have "
+                "them trained again"
             )
 
     def of_row(self, key: str) -> list[dict[str, Any]]:
