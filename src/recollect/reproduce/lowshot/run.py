@@ -68,9 +68,9 @@ def reproduce_lowshot(data: str, folder: Path, say: Say, **wishes: Any) -> Path:
         if failed:
             raise Diverged(
                 f"everything except {', '.join(failed)} is on the page, because trainings diverged (see "
-                "above): start again in another --out with a lower rate, --set stage1.schedule.peak=… "
-                "for a stage 1, lowshot.logistic_rate=… for logistic regression, lowshot.schedule.peak=… for generators, "
-                "lowshot.network_rate=… for the other networks"
+                "above): start again in another --out with a lower rate, --set stage1.schedule.peak=… for a "
+                "stage 1, lowshot.logistic_rate=… for logistic regression, lowshot.schedule.peak=… for "
+                "generators, lowshot.network_rate=… for the other networks"
             )
         return made
 
